@@ -1,0 +1,98 @@
+"""``python -m properties``: replay a failure, calibrate kappa, hunt with one law."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from properties import session
+from properties.calibrate import calibrate
+from properties.case import OPERATORS, Case
+from properties.corpus import load
+from properties.implementations import DEFAULT, find
+from properties.law import load_laws
+from properties.verdict import KAPPA, Mismatch
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m properties", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    replay = commands.add_parser("replay", help="check one case again")
+    replay.add_argument("file", nargs="?", type=Path, help="a corpus file, or one of .journal/")
+    replay.add_argument("--property", help="the law, where no file is given")
+    replay.add_argument("--case", help="the case as JSON, where no file is given")
+    replay.add_argument("--implementation", action="append", metavar="NAME", help="repeatable")
+    replay.add_argument("--device", default="cpu")
+
+    weigh = commands.add_parser("calibrate", help="scores at kappa = 1, from which kappa is chosen")
+    weigh.add_argument("--draws", type=int, default=1000)
+    weigh.add_argument("--implementation", action="append", metavar="NAME", help="default: naive")
+    weigh.add_argument("--processes", type=int, default=1)
+    weigh.add_argument("--first-seed", type=int, default=0, help="draws of other seeds are others")
+    weigh.add_argument("--output", type=Path, help="also write the outcome here, as JSON")
+    return parser
+
+
+def _replay(options: argparse.Namespace) -> int:
+    names = options.implementation
+    if options.file is not None:
+        if options.file.parent.name in OPERATORS:
+            entry = load(options.file)
+            law, case = entry.property, entry.case
+        else:
+            flight = json.loads(options.file.read_text())
+            law, case = flight["property"], Case.from_dict(flight["case"])
+            names = names or [flight["implementation"]]
+    elif options.property and options.case:
+        law, case = options.property, Case.from_json(options.case)
+    else:
+        raise ValueError("replay: give a file, or --property and --case")
+    laws = load_laws()
+    if law not in laws:
+        raise ValueError(f"property: got {law!r}, wanted one of {', '.join(sorted(laws))}")
+    session.configure(tuple(names or DEFAULT), options.device, None, journalling=False)
+    failures = 0
+    for name in names or DEFAULT:
+        implementation = find(name)
+        if (reason := implementation.refuses(case, options.device)) is not None:
+            print(f"{name}: makes no claim for this case: {reason}")
+            continue
+        try:
+            score = laws[law].examine(case, implementation)
+        except Mismatch as failure:
+            failures += 1
+            print(f"{name}: FAILS\n{failure}")
+        else:
+            print(f"{name}: holds" + ("" if score is None else f", score {score:.3g}"))
+    return 1 if failures else 0
+
+
+def _calibrate(options: argparse.Namespace) -> int:
+    outcome = calibrate(
+        options.draws,
+        tuple(options.implementation or ("naive",)),
+        processes=options.processes,
+        first_seed=options.first_seed,
+    )
+    text = json.dumps({"kappa in use": KAPPA, **outcome}, indent=2)
+    print(text)
+    if options.output is not None:
+        options.output.write_text(text + "\n")
+    return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; 0 when all is well, 1 when a law is broken, 2 for a wrong call."""
+    options = _parser().parse_args(arguments)
+    try:
+        return {"replay": _replay, "calibrate": _calibrate}[options.command](options)
+    except (ValueError, OSError) as error:
+        print(f"python -m properties: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,323 @@
+"""A Case: the few numbers that describe one experiment completely, to and from JSON.
+
+`properties.materialize` turns a Case into arrays; the same Case is the same bits everywhere, now
+and later. The defaults are the simplest experiment: where shrinking leads, and what a corpus file
+leaves out.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+
+from properties.profiles import BETAS, GATES, KEYS, VALUES
+
+OPERATORS = ("delta_rule", "gated_delta_rule", "kda", "gdn2")
+CHANNEL_GATED = ("kda", "gdn2")
+ARGUMENTS = ("q", "k", "v", "g", "beta", "b", "w", "h0", "A_log", "dt_bias", "do", "dht")
+EXPANDED = ("v", "do")  # arguments whose last axis repeats one value under layout "expanded"
+
+CHOICES = {
+    "operator": OPERATORS,
+    "chunk_size": (16, 32, 64, 128),
+    "dtype": ("float32", "float64", "bfloat16", "float16"),
+    "gate_dtype": ("float32", "float64", "bfloat16", "float16"),
+    "values": tuple(VALUES),
+    "keys": tuple(KEYS),
+    "gates": tuple(GATES),
+    "betas": tuple(BETAS),
+    "initial_state": ("none", "zeros", "random"),
+    "through": ("output", "state", "both"),
+    "layout": ("contiguous", "strided", "sliced", "expanded", "permuted"),
+}
+RANGES = {
+    "heads": (1, 64),
+    "groups": (1, 4),
+    "head_size": (1, 512),
+    "value_size": (1, 512),
+    "gate_scale": (-24, 5),
+    "key_spread": (-13, 0),
+    "cut": (0, 2**20),
+    "seed": (0, 2**32 - 1),
+}
+FLAGS = (
+    "packed",
+    "state_v_first",
+    "qk_l2norm",
+    "gate_in_kernel",
+    "dt_bias",
+    "without_A_log",
+    "beta_sigmoid",
+    "neg_eigval",
+)
+OPTIONAL = ("key_spread", "scale", "lower_bound")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One experiment: operator, sizes, value profiles, types, options and a seed.
+
+    lengths: tokens of each sequence. packed: B = 1, T = sum, with offsets; else B = len(lengths)
+        and each is T.
+    heads, groups, head_size, value_size, chunk_size: H, HV/H, K, V, C.
+    dtype: of q, k, v, do; gate_dtype: of g, beta, b, w (float64 goes only with float64). h0, dht,
+        A_log and dt_bias are float32, or float64 when dtype is.
+    values, keys, gates, betas: names in `properties.profiles`; gate_scale is the exponent of the
+        `constant` gate, key_spread the exponent of `correlated` keys and None for others.
+    through: what the loss depends on: o, ht or both.
+    scale: factor of the queries, None for K**-0.5.
+    qk_l2norm, gate_in_kernel, lower_bound, beta_sigmoid, neg_eigval: raw inputs, activated by the
+        kernel; gates is "raw" exactly when gate_in_kernel. dt_bias: with that bias.
+        without_A_log: lower_bound's activation with exp(A_log) = 1.
+    state_v_first: h0, ht and their gradients are [N, HV, V, K].
+    layout: how q, k, v, gates and do lie in memory; under "expanded" v and do repeat one value
+        along their last axis.
+    cut: a token index in 0..T for laws that split or edit.
+    seed: 32 bits, from which all values are drawn.
+
+    Raises ValueError naming the field that is ill-typed, out of range or at odds with another.
+    """
+
+    operator: str
+    lengths: tuple[int, ...] = (1,)
+    packed: bool = False
+    heads: int = 1
+    groups: int = 1
+    head_size: int = 1
+    value_size: int = 1
+    chunk_size: int = 16
+    dtype: str = "float32"
+    gate_dtype: str = "float32"
+    values: str = "normal"
+    keys: str = "orthogonal"
+    gates: str = "zero"
+    betas: str = "uniform"
+    gate_scale: int = 0
+    key_spread: int | None = None
+    initial_state: str = "none"
+    through: str = "output"
+    scale: float | None = None
+    qk_l2norm: bool = False
+    gate_in_kernel: bool = False
+    dt_bias: bool = False
+    without_A_log: bool = False
+    lower_bound: float | None = None
+    beta_sigmoid: bool = False
+    neg_eigval: bool = False
+    state_v_first: bool = False
+    layout: str = "contiguous"
+    cut: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, choices in CHOICES.items():
+            wanted = f"one of {', '.join(map(str, choices))}"
+            self._require(name, _one_of(getattr(self, name), choices), wanted)
+        for name in FLAGS:
+            self._require(name, type(getattr(self, name)) is bool, "true or false")
+        for name, (low, high) in RANGES.items():
+            value, optional = getattr(self, name), name in OPTIONAL
+            wanted = f"an integer from {low} to {high}" + (" or null" if optional else "")
+            self._require(name, (value is None and optional) or _integer(value, low, high), wanted)
+        for name in ("scale", "lower_bound"):
+            value = getattr(self, name)
+            finite = type(value) is float and math.isfinite(value)
+            self._require(name, value is None or finite, "a finite float or null")
+        lengths = self.lengths
+        valid = type(lengths) is tuple and lengths and all(_integer(n, 0, 2**20) for n in lengths)
+        self._require("lengths", valid, "a non-empty tuple of integers from 0 to 2**20")
+        self._require_agreement()
+
+    def _require(self, name: str, condition: object, wanted: str) -> None:
+        if not condition:
+            raise ValueError(f"{name}: got {getattr(self, name)!r}, wanted {wanted}")
+
+    def _require_agreement(self) -> None:
+        want, gated, raw = self._require, self.has_gate, self.gate_in_kernel
+        double, bounded = self.dtype == "float64", self.lower_bound is not None
+        correlated, exact = self.keys == "correlated", not (self.qk_l2norm or self.beta_sigmoid)
+        want("lengths", self.packed or len(set(self.lengths)) == 1, "equal lengths unless packed")
+        want("cut", self.cut <= self.T, f"at most T = {self.T}")
+        want("gate_dtype", (self.gate_dtype == "float64") == double, "float64 just when dtype is")
+        want("gates", gated or self.gates == "zero", "zero, because delta_rule has no gate")
+        want("gate_in_kernel", gated or not raw, "false, because delta_rule has no gate")
+        want("gates", (self.gates == "raw") == raw, "raw exactly when gate_in_kernel")
+        want("gate_scale", self.gates == "constant" or self.gate_scale == 0, "0 unless constant")
+        want("key_spread", (self.key_spread is None) != correlated, "a number just for correlated")
+        want("keys", self.qk_l2norm or self.keys != "norms", "norms only with qk_l2norm")
+        # A hot row with two entries of 1 leaves room for beta <= 1, which a logit cannot promise.
+        want("keys", exact or self.keys != "hot", "hot only without qk_l2norm and beta_sigmoid")
+        want("dt_bias", raw or not self.dt_bias, "false unless gate_in_kernel")
+        want("lower_bound", raw or not bounded, "null unless gate_in_kernel")
+        want("lower_bound", self.gates_per_channel or not bounded, "null unless kda or gdn2")
+        want("lower_bound", not bounded or self.lower_bound < 0, "a negative number")
+        want("without_A_log", bounded or not self.without_A_log, "false unless lower_bound")
+        want("neg_eigval", self.beta_sigmoid or not self.neg_eigval, "false unless beta_sigmoid")
+
+    @property
+    def N(self) -> int:
+        """Number of sequences."""
+        return len(self.lengths)
+
+    @property
+    def B(self) -> int:
+        """Size of the batch axis."""
+        return 1 if self.packed else len(self.lengths)
+
+    @property
+    def T(self) -> int:
+        """Size of the token axis."""
+        return sum(self.lengths) if self.packed else self.lengths[0]
+
+    @property
+    def HV(self) -> int:
+        """Number of value heads."""
+        return self.heads * self.groups
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens over all sequences."""
+        return sum(self.lengths)
+
+    @property
+    def has_gate(self) -> bool:
+        """Whether the operator decays its state."""
+        return self.operator != "delta_rule"
+
+    @property
+    def gates_per_channel(self) -> bool:
+        """Whether each key channel has a gate of its own."""
+        return self.operator in CHANNEL_GATED
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """[N + 1]: where each sequence starts when laid end to end, and the end of the last."""
+        return tuple(sum(self.lengths[:n]) for n in range(self.N + 1))
+
+    def sequences(self) -> tuple[tuple[int, int, int], ...]:
+        """(batch row, first token, end token) of each sequence, in order."""
+        if self.packed:
+            return tuple((0, a, b) for a, b in zip(self.offsets, self.offsets[1:], strict=False))
+        return tuple((row, 0, self.T) for row in range(self.B))
+
+    def chunks(self) -> tuple[tuple[int, int, int], ...]:
+        """(batch row, first token, end token) of each chunk; a sequence's last may be short."""
+        step = self.chunk_size
+        return tuple(
+            (row, t, min(t + step, b)) for row, a, b in self.sequences() for t in range(a, b, step)
+        )
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of every argument that this case has, gradients of the results included."""
+        tokens, K, V, HV = (self.B, self.T), self.head_size, self.value_size, self.HV
+        channels = self.gates_per_channel
+        state = (self.N, HV, V, K) if self.state_v_first else (self.N, HV, K, V)
+        shapes = dict.fromkeys("qk", (*tokens, self.heads, K)) | {"v": (*tokens, HV, V)}
+        if self.has_gate:
+            shapes["g"] = (*tokens, HV, K) if channels else (*tokens, HV)
+        if self.operator == "gdn2":
+            shapes |= {"b": (*tokens, HV, K), "w": (*tokens, HV, V)}
+        else:
+            shapes["beta"] = (*tokens, HV)
+        if self.initial_state != "none":
+            shapes["h0"] = state
+        if self.gate_in_kernel and not self.without_A_log:
+            shapes["A_log"] = (HV,)
+        if self.dt_bias:
+            shapes["dt_bias"] = (HV * K,) if channels else (HV,)
+        if self.through != "state":
+            shapes["do"] = (*tokens, HV, V)
+        if self.through != "output":
+            shapes["dht"] = state
+        return shapes
+
+    def dtypes(self) -> dict[str, str]:
+        """Type name of every argument that this case has."""
+        single = "float64" if self.dtype == "float64" else "float32"
+        own = dict.fromkeys(("q", "k", "v", "do"), self.dtype)
+        own |= dict.fromkeys(("g", "beta", "b", "w"), self.gate_dtype)
+        return {name: own.get(name, single) for name in self.shapes()}
+
+    def regimes(self) -> set[str]:
+        """Names of the regimes that this case lies in, for statistics and proofs of coverage."""
+        K, V, C, lengths = self.head_size, self.value_size, self.chunk_size, self.lengths
+        named = "values keys gates betas dtype heads groups through layout".split()
+        found = {f"{name}:{getattr(self, name)}" for name in named}
+        found |= {f"K:{K}", f"V:{V}", f"chunk:{C}", f"state:{self.initial_state}"}
+        found.add("K<V" if K < V else "K>V" if K > V else "K=V")
+        found.add("scale:default" if self.scale is None else "scale:given")
+        edge = {0: "cut:start", self.T: "cut:end"}
+        found.add(edge.get(self.cut, "cut:inside"))
+        found |= {name for name in (*FLAGS, "lower_bound") if getattr(self, name)}
+        if self.gate_dtype != self.dtype:
+            found.add("gate_dtype_differs")
+        marks = {"0": 0, "1": 1, "2": 2, "C-1": C - 1, "C": C, "C+1": C + 1}
+        found |= {f"length:{name}" for name, length in marks.items() if length in lengths}
+        remainders = {length % C for length in lengths if length > C}
+        found |= {f"remainder:{r}" for r in (0, 1, 15, 16, 17) if r in remainders}
+        if C - 1 in remainders:
+            found.add("remainder:C-1")
+        if max(lengths) > 2 * C:
+            found.add("many_chunks")
+        found |= self._packing_regimes() if self.packed else {f"batch:{self.B}"}
+        return found | self._gate_regimes()
+
+    def _packing_regimes(self) -> set[str]:
+        head, *rest = self.lengths
+        places = {"first": [head], "middle": rest[:-1], "last": rest[-1:]}
+        found = {f"packed:empty_{place}" for place, members in places.items() if 0 in members}
+        found |= {f"packed:one_token_{place}" for place, members in places.items() if 1 in members}
+        return found | ({"packed:all_empty"} if self.T == 0 else set())
+
+    def _gate_regimes(self) -> set[str]:
+        C, floors = self.chunk_size, {"constant": math.ldexp(5, self.gate_scale)}
+        floors |= {"past_88": max(4, 96 / C), "past_700": 768 / C}
+        total = floors.get(self.gates, 0) * min(C, max(self.lengths))
+        found = {f"sum_past_{limit}" for limit in (88, 700) if total > limit}
+        if self.gates == "steep_channel" and self.tokens:
+            found.add("channel_-30" if self.gates_per_channel else "head_-30")
+        return found
+
+    def to_dict(self, *, short: bool = False) -> dict[str, object]:
+        """JSON-able fields by sorted name; `short` leaves out those that have their default."""
+        kept = {f.name: getattr(self, f.name) for f in fields(self)}
+        if short:
+            kept = {f.name: kept[f.name] for f in fields(self) if kept[f.name] != f.default}
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in sorted(kept.items())}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, object]) -> Case:
+        """The inverse of `to_dict`, short or not; raises ValueError naming the field at fault."""
+        if not isinstance(data, Mapping):
+            raise ValueError(f"case: got {type(data).__name__}, wanted an object")
+        known = {f.name: f for f in fields(cls)}
+        for name in data:
+            if name not in known:
+                raise ValueError(f"{name}: not a field of a case")
+        for name, field in known.items():
+            if field.default is MISSING and name not in data:
+                raise ValueError(f"{name}: missing")
+        values = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items()}
+        for name in ("scale", "lower_bound"):  # JSON writers drop the point of a whole number
+            if type(values.get(name)) is int:
+                values[name] = float(values[name])
+        return cls(**values)
+
+    def to_json(self) -> str:
+        """Every field as one line of JSON with sorted keys."""
+        return json.dumps(self.to_dict(), sort_keys=True, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Case:
+        """The inverse of `to_json`; raises ValueError naming the field at fault."""
+        return cls.from_dict(json.loads(text))
+
+
+def _integer(value: object, low: int, high: int) -> bool:
+    return type(value) is int and low <= value <= high
+
+
+def _one_of(value: object, choices: tuple) -> bool:
+    return any(type(value) is type(choice) and value == choice for choice in choices)

@@ -1,0 +1,38 @@
+"""The things under test. A name picks one of these, ``module:attribute`` anybody's."""
+
+from __future__ import annotations
+
+import importlib
+
+from properties.implementations import ours, theirs
+from properties.implementations.base import Implementation, TorchOperators
+
+DEFAULT = ("eager", "eager-save", "naive")
+BUILT_IN: dict[str, Implementation] = {
+    implementation.name: implementation
+    for implementation in (*ours.eager(), theirs.FlashLinearAttention())
+}
+
+
+def find(name: str) -> Implementation:
+    """The implementation of that name, or the adapter at ``module:attribute`` (called if it is a
+    class).
+
+    Raises:
+        ValueError: there is none.
+    """
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    module, _, attribute = name.partition(":")
+    if not attribute:
+        raise ValueError(
+            f"implementation: got {name!r}, wanted one of {', '.join(BUILT_IN)} or module:attribute"
+        )
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"implementation: cannot load {name!r}: {error}") from error
+    return found() if isinstance(found, type) else found
+
+
+__all__ = ["BUILT_IN", "DEFAULT", "Implementation", "TorchOperators", "find"]

@@ -1,0 +1,138 @@
+"""A law: a check on (case, implementation), searched by Hypothesis as a test and replayed by name.
+
+    @law(cases)
+    def test_results_are_within_budget(case, implementation):
+        ...
+
+becomes one pytest item an operator. The check stays reachable under its name, so that a corpus file
+is replayed by the very code that found it, and so that planted faults are hunted by it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import event, given, target
+from hypothesis import strategies as st
+
+from properties import session
+from properties.case import OPERATORS, Case
+from properties.implementations import Implementation
+from properties.truth import clock, inputs_of
+from properties.verdict import Mismatch
+
+Check = Callable[[Case, Implementation], float | None]
+Draw = Callable[..., st.SearchStrategy[Case]]
+
+
+class Crash(Mismatch):
+    """An implementation raised where it should have answered, or answered where it should have
+    raised.
+    """
+
+    quantity = "call"
+
+
+@dataclass(frozen=True)
+class Law:
+    """One property.
+
+    name: the test's, without ``test_``. check: raises a Mismatch where the law is broken; may
+        return a score.
+    draw: operator to strategy. operators: those it speaks of.
+    """
+
+    name: str
+    check: Check
+    draw: Draw
+    operators: tuple[str, ...]
+
+    def examine(self, case: Case, implementation: Implementation) -> float | None:
+        """Check one case; a failure leaves with its implementation, its corpus record and a command
+        to replay it.
+        """
+        clock["cases"] += 1
+        try:
+            return self.check(case, implementation)
+        except Mismatch as mismatch:
+            failure = mismatch
+        except (ValueError, TypeError, RuntimeError, IndexError, AssertionError) as error:
+            failure = Crash(f"{type(error).__name__}: {error}")
+            failure.__cause__ = error
+        failure.implementation = implementation.name
+        failure.record = session.record(self.name, case, implementation, failure)
+        failure.args = (explain(self.name, case, implementation, failure),)
+        raise failure
+
+
+LAWS: dict[str, Law] = {}
+
+
+def law(draw: Draw, operators: Iterable[str] = OPERATORS) -> Callable[[Check], Callable]:
+    """Make a check a law: register it, and return the Hypothesis test that searches for its
+    counterexamples.
+    """
+
+    def decorate(check: Check) -> Callable:
+        name = check.__name__.removeprefix("test_")
+        made = Law(name, check, draw, tuple(operators))
+        LAWS[name] = made
+
+        @given(data=st.data())
+        def search(operator: str, data: st.DataObject) -> None:
+            if session.out_of_time():
+                return
+            case = data.draw(draw(operator), label="case")
+            for regime in sorted(case.regimes()):
+                event(regime)
+            session.saw(case)
+            for implementation in session.implementations(case):
+                with session.journal(name, case, implementation):
+                    score = made.examine(case, implementation)
+                if score is not None and 0 < score < float("inf"):
+                    target(score, label=implementation.name)
+
+        search.__name__ = search.__qualname__ = check.__name__
+        search.__doc__, search.__module__ = check.__doc__, check.__module__
+        return pytest.mark.parametrize("operator", [pytest.param(o, id=o) for o in made.operators])(
+            search
+        )
+
+    return decorate
+
+
+def explain(name: str, case: Case, implementation: Implementation, failure: Mismatch) -> str:
+    """What a reader of the failure needs: the law, who broke it, how badly, and how to see it
+    again.
+    """
+    case_text = case.to_json().replace("'", "")
+    return (
+        f"{case.operator}: {name} fails on {implementation.name}: {failure.args[0]}\n"
+        f"replay: python -m properties replay --property {name} "
+        f"--implementation {implementation.name} "
+        f"--case '{case_text}'"
+    )
+
+
+def run(
+    case: Case, implementation: Implementation, inputs=None, *, token_by_token: bool = False
+) -> dict:
+    """Run an implementation on a case (or on inputs that a law has changed) and keep the time."""
+    inputs = inputs_of(case) if inputs is None else inputs
+    started = time.perf_counter()
+    try:
+        return implementation.run(case, inputs, session.device(), token_by_token=token_by_token)
+    finally:
+        clock["implementation"] += time.perf_counter() - started
+
+
+def load_laws() -> dict[str, Law]:
+    """Every law of the suite, by name; importing the families registers them."""
+    for path in sorted(Path(__file__).parent.glob("test_*.py")):
+        importlib.import_module(f"properties.{path.stem}")
+    return LAWS

@@ -1,0 +1,129 @@
+"""What one run of the suite is about: implementations, device, operators, time; set by the
+recorder's options.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+
+from properties.case import Case
+from properties.corpus import Entry, Found
+from properties.implementations import DEFAULT, Implementation, find
+from properties.truth import inputs_of
+
+JOURNAL = Path(".journal")
+
+
+@dataclass
+class _Session:
+    names: tuple[str, ...] = DEFAULT
+    device: str = "cpu"
+    deadline: float | None = None
+    failed: bool = False
+    regimes: Counter = field(default_factory=Counter)
+    journalling: bool = False
+
+
+_current = _Session()
+
+
+def configure(
+    names: tuple[str, ...], device: str, deadline: float | None, journalling: bool = True
+) -> None:
+    """Say what this run is about. Raises ValueError for an unknown implementation or device."""
+    for name in names:
+        find(name)
+    try:
+        torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"device: got {device!r}: {error}") from error
+    _current.names, _current.device, _current.deadline = names, device, deadline
+    _current.journalling = journalling
+
+
+def device() -> str:
+    """Where implementations run."""
+    return _current.device
+
+
+def deadline() -> float | None:
+    """When no new cases are drawn any more, in seconds since the epoch."""
+    return _current.deadline
+
+
+def implementations(case: Case) -> list[Implementation]:
+    """The implementations under test that claim a case."""
+    chosen = [find(name) for name in _current.names]
+    return [x for x in chosen if x.refuses(case, _current.device) is None]
+
+
+def out_of_time() -> bool:
+    """Whether the time box is spent. Never after a failure: the search must see it again to shrink
+    it.
+    """
+    return _current.deadline is not None and not _current.failed and time.time() > _current.deadline
+
+
+def saw(case: Case) -> None:
+    """Count the regimes of a case that was run."""
+    _current.regimes.update(f"{case.operator} {regime}" for regime in case.regimes())
+
+
+def regimes() -> Counter:
+    """How often each regime was visited, as 'operator regime'."""
+    return _current.regimes
+
+
+def record(name: str, case: Case, implementation: Implementation, failure: Exception) -> str:
+    """The corpus entry of a failure, as JSON; also notes that this run has failed."""
+    _current.failed = True
+    entry = Entry(
+        property=name,
+        quantity=failure.quantity,
+        case=case,
+        inputs=inputs_of(case).digest,
+        found=Found(
+            date=datetime.now(UTC).date().isoformat(),
+            implementation=implementation.name,
+            score=float(failure.score),
+            device=hardware(),
+            versions=dict(implementation.versions()),
+        ),
+    )
+    return entry.to_json()
+
+
+def hardware() -> str:
+    """The device's name, as a corpus file or a report gives it."""
+    kind = torch.device(_current.device).type
+    module = getattr(torch, kind, None)
+    if kind != "cpu" and hasattr(module, "get_device_name"):
+        return module.get_device_name()
+    return f"{kind} {platform.machine()}"
+
+
+@contextlib.contextmanager
+def journal(name: str, case: Case, implementation: Implementation) -> Iterator[None]:
+    """Keep the case in flight on disk, so that a crash of the whole process leaves it behind."""
+    if not _current.journalling:
+        yield
+        return
+    JOURNAL.mkdir(exist_ok=True)
+    path = JOURNAL / f"{os.environ.get('PYTEST_XDIST_WORKER', 'main')}-{os.getpid()}.json"
+    flight = {"property": name, "implementation": implementation.name, "case": case.to_dict()}
+    path.write_text(json.dumps(flight, sort_keys=True))
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)

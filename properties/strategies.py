@@ -1,0 +1,239 @@
+"""Hypothesis strategies that draw a Case: structure, profile names and a seed, never arrays.
+
+Every bound holds by construction. Each table is sorted from the simplest choice to the most
+complicated one, with repeats for weight, so that shrinking one index simplifies one field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import cache
+from itertools import product
+
+from hypothesis import strategies as st
+
+from properties.case import CHANNEL_GATED, CHOICES, Case
+from properties.profiles import BETAS, GATES, KEYS, VALUES
+
+BUDGET = 60_000  # tokens * HV * max(K, V): keeps a draw within tens of milliseconds of oracle
+STATE_BUDGET = 300_000  # N * HV * K * V, for the same reason
+MAX_TOKENS = 700
+EXACT_SCALES = (1.0, 0.5, 0.25, 2.0)
+SIZES = (1, 2, 3, 16, 32, 48, 60, 64, 80, 96, 100, 128, 256)
+SIZE_TABLE = (1, 1, 2, 2, 3, 3, *(16,) * 4, 32, 32, 32, 48, 48, 60, 64, 64, 80, 96, 100, 128, 256)
+CHUNK_WEIGHTS = {16: 6, 32: 3, 64: 2, 128: 2}
+BETA_TABLE = (
+    "uniform",
+    "uniform",
+    "mixed",
+    "mixed",
+    "mixed",
+    "zero",
+    "tiny",
+    "one",
+    "two",
+    "halves",
+)
+LOWER_BOUNDS = (None, -1.0, -5.0)
+
+
+@cache
+def length_table(chunk_size: int, tiny: int = 6) -> tuple[int, ...]:
+    """Every length up to half a chunk and those that matter, by weight; `tiny` is that of 0 and 1.
+
+    It begins with 1 and ascends. One sorted table, and not a union of strategies, lets shrinking
+    walk from any length to any shorter one.
+    """
+    C = chunk_size
+    marks = {0: tiny, 1: tiny, 2: 3, C - 1: 6, C: 6, C + 1: 6, 2 * C: 4, 2 * C + 1: 2}
+    marks |= {C + r: 5 for r in (15, 16, 17, C - 1)}
+    marks |= {2 * C + r: 3 for r in (15, 16, 17, C - 1)} | {4 * C + 15: 2, 6 * C: 2}
+    weights = dict.fromkeys(range(C // 2), 1) | marks
+    order = sorted(weights, key=lambda length: (length != 1, length))
+    return tuple(length for length in order for _ in range(weights[length]))
+
+
+def _among(values: Sequence, allowed: Collection | None) -> st.SearchStrategy:
+    return st.sampled_from([value for value in values if allowed is None or value in allowed])
+
+
+def _at_most(values: Sequence[int], limit: int) -> st.SearchStrategy:
+    # The tables begin with 1 and shrinking a limit cuts their end only: an index keeps its meaning.
+    return st.sampled_from([value for value in values if value <= max(limit, 1)])
+
+
+@st.composite
+def _lengths(draw, chunk_size: int, packed: bool, most: int) -> tuple[int, ...]:
+    # The first two draws mean the same either way, so that a packed failure can shrink to a batch.
+    members = draw(st.sampled_from((1, 1, 2, 3, 4)))
+    length = draw(_at_most(length_table(chunk_size), most))
+    if not packed:
+        return (length,) * min(members, 3, max(1, most // max(length, 1)))
+    lengths = [length]
+    for _ in range(members - 1):
+        another = draw(st.sampled_from(length_table(chunk_size, tiny=20)))
+        lengths.append(min(another, most - sum(lengths)))
+    return tuple(lengths)
+
+
+@st.composite
+def _structure(
+    draw, *, packed: bool | None, most: int, chunk_sizes: Collection[int] | None
+) -> dict:
+    weighted = [size for size, weight in CHUNK_WEIGHTS.items() for _ in range(weight)]
+    chunk_size = draw(_among(weighted, chunk_sizes))
+    packed = draw(st.booleans()) if packed is None else packed
+    lengths = draw(_lengths(chunk_size, packed, most))
+    tokens, members = max(sum(lengths), 1), len(lengths)
+    head_size = draw(_at_most(SIZE_TABLE, BUDGET // tokens))
+    value_limit = min(BUDGET // tokens, STATE_BUDGET // (members * head_size))
+    value_size = draw(_at_most(SIZE_TABLE, value_limit))
+    room = BUDGET // (tokens * max(head_size, value_size))
+    room = min(room, STATE_BUDGET // (members * head_size * value_size))
+    heads = draw(_at_most((1, 1, 2, 2, 3, 3), room))
+    groups = draw(_at_most((1, 1, 2, 3, 4), room // heads))
+    return {
+        "lengths": lengths,
+        "packed": packed,
+        "heads": heads,
+        "groups": groups,
+        "head_size": head_size,
+        "value_size": value_size,
+        "chunk_size": chunk_size,
+        "initial_state": draw(st.sampled_from(CHOICES["initial_state"])),
+        "through": draw(st.sampled_from(("output", "state", "both", "both"))),
+        "state_v_first": draw(st.sampled_from((False, False, True))),
+        "cut": draw(st.integers(0, sum(lengths) if packed else lengths[0])),
+        "seed": draw(st.integers(0, 2**32 - 1)),
+    }
+
+
+@st.composite
+def _types(draw, dtypes: Collection[str] | None) -> dict:
+    dtype = draw(_among(("float32", "float32", "float64", "bfloat16", "float16"), dtypes))
+    # Drawn in any case: shrinking prefers fewer draws, and would prefer float64 to float32.
+    narrow = draw(st.sampled_from(("float32", "float32", "bfloat16", "float16")))
+    return {"dtype": dtype, "gate_dtype": "float64" if dtype == "float64" else narrow}
+
+
+@st.composite
+def _options(draw, operator: str, gates: str) -> dict:
+    options = {}
+    if draw(st.sampled_from((False, False, True))):
+        options["qk_l2norm"] = draw(st.booleans())
+        options["beta_sigmoid"] = draw(st.booleans())
+        if options["beta_sigmoid"]:
+            options["neg_eigval"] = draw(st.booleans())
+    if gates == "raw":
+        options |= {"gate_in_kernel": True, "dt_bias": draw(st.booleans())}
+        if operator in CHANNEL_GATED:
+            options["lower_bound"] = draw(st.sampled_from(LOWER_BOUNDS))
+            if options["lower_bound"] is not None:
+                options["without_A_log"] = draw(st.booleans())
+    return options
+
+
+@st.composite
+def cases(
+    draw,
+    operator: str,
+    *,
+    dtypes: Collection[str] | None = None,
+    max_tokens: int | None = None,
+    packed: bool | None = None,
+    plain: bool = False,
+    layouts: Collection[str] | None = None,
+    chunk_sizes: Collection[int] | None = None,
+    gates: Collection[str] | None = None,
+) -> Case:
+    """Any case of an operator; it shrinks towards `Case(operator=operator)`.
+
+    dtypes, layouts, chunk_sizes, gates: only these. max_tokens: tokens over all sequences.
+    packed: only packed cases, or only unpacked ones. plain: no option that has the kernel activate
+    raw inputs. The operator delta_rule has no gates, whatever `gates` says.
+    """
+    most = MAX_TOKENS if max_tokens is None else max_tokens
+    names = [name for name in GATES if not (plain and name == "raw")]
+    profile = draw(_among(names, gates)) if operator != "delta_rule" else "zero"
+    options = {} if plain else draw(_options(operator, profile))
+    normalised, raw_beta = options.get("qk_l2norm", False), options.get("beta_sigmoid", False)
+    unfit = set() if normalised else {"norms"}
+    unfit |= {"hot"} if normalised or raw_beta else set()
+    keys = draw(st.sampled_from([name for name in KEYS if name not in unfit]))
+    return Case(
+        operator=operator,
+        **draw(_structure(packed=packed, most=most, chunk_sizes=chunk_sizes)),
+        **draw(_types(dtypes)),
+        **options,
+        values=draw(st.sampled_from(tuple(VALUES))),
+        keys=keys,
+        key_spread=draw(st.integers(-13, 0)) if keys == "correlated" else None,
+        gates=profile,
+        gate_scale=draw(st.integers(-13, 4)) if profile == "constant" else 0,
+        betas=draw(st.sampled_from(BETA_TABLE)),
+        scale=draw(st.sampled_from((None, None, 1.0, 0.5, 0.3))),
+        layout=draw(_among(("contiguous", *CHOICES["layout"]), layouts)),
+    )
+
+
+@st.composite
+def exact_cases(
+    draw,
+    operator: str,
+    *,
+    dtypes: Collection[str] | None = None,
+    max_tokens: int | None = None,
+    chunk_sizes: Collection[int] | None = None,
+) -> Case:
+    """A case whose inputs are short binary fractions, so that small kernels make no rounding error.
+
+    Hot keys, whole numbers for q, v, do and the states, beta in {0, 1/2, 1, 2}, decays 0, 1/2 and
+    1, and a power of two for `scale`. Whether every intermediate fits its type is for the caller.
+    """
+    most = MAX_TOKENS if max_tokens is None else max_tokens
+    gates = ("zero",) if operator == "delta_rule" else ("zero", "powers_of_two", "powers_of_two")
+    return Case(
+        operator=operator,
+        **draw(_structure(packed=None, most=most, chunk_sizes=chunk_sizes)),
+        **draw(_types(dtypes)),
+        values="integers",
+        keys="hot",
+        gates=draw(st.sampled_from(gates)),
+        betas="halves",
+        scale=draw(st.sampled_from(EXACT_SCALES)),
+        layout=draw(st.sampled_from(CHOICES["layout"])),
+    )
+
+
+def all_regimes(operator: str) -> set[str]:
+    """Every regime that `cases(operator)` must reach, by the names of `Case.regimes`."""
+    gated, channels = operator != "delta_rule", operator in CHANNEL_GATED
+    axes = {
+        "values": VALUES,
+        "keys": KEYS,
+        "gates": GATES if gated else ("zero",),
+        "betas": BETAS,
+        "dtype": CHOICES["dtype"],
+        "heads": (1, 2, 3),
+        "groups": (1, 2, 3, 4),
+        "batch": (1, 2, 3),
+        "through": CHOICES["through"],
+        "layout": CHOICES["layout"],
+        "state": CHOICES["initial_state"],
+        "K": SIZES,
+        "V": SIZES,
+        "chunk": CHOICES["chunk_size"],
+        "scale": ("default", "given"),
+        "cut": ("start", "inside", "end"),
+        "length": ("0", "1", "2", "C-1", "C", "C+1"),
+        "remainder": (0, 1, 15, 16, 17, "C-1"),
+    }
+    regimes = {f"{axis}:{value}" for axis, values in axes.items() for value in values}
+    places = product(("empty", "one_token"), ("first", "middle", "last"))
+    regimes |= {f"packed:{what}_{place}" for what, place in places} | {"packed:all_empty", "packed"}
+    regimes |= {"K<V", "K=V", "K>V", "gate_dtype_differs", "many_chunks", "state_v_first"}
+    regimes |= {"qk_l2norm", "beta_sigmoid", "neg_eigval"}
+    if gated:
+        regimes |= {"gate_in_kernel", "dt_bias", "sum_past_88", "sum_past_700"}
+        regimes |= {"channel_-30", "lower_bound", "without_A_log"} if channels else {"head_-30"}
+    return regimes

@@ -1,0 +1,55 @@
+"""Neighbouring memory, strides and the caller's own tensors: not read, not felt, not changed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import torch
+
+from properties import session, truth
+from properties.case import CHOICES, Case
+from properties.implementations import Implementation
+from properties.implementations.base import arguments
+from properties.law import law, run
+from properties.strategies import cases
+from properties.verdict import judge_bits
+
+VIEWS = tuple(layout for layout in CHOICES["layout"] if layout != "contiguous")
+
+
+@law(partial(cases, layouts=VIEWS))
+def test_views_equal_contiguous_copies(case: Case, implementation: Implementation) -> None:
+    """Strided, sliced, permuted and expanded arguments in a sea of NaN give a contiguous copy's
+    bits.
+    """
+    expected = run(replace(case, layout="contiguous"), implementation, truth.inputs_of(case))
+    judge_bits(case, run(case, implementation), expected, "those of contiguous copies")
+
+
+@law(cases)
+def test_arguments_are_left_unchanged(case: Case, implementation: Implementation) -> None:
+    """Neither forward nor backward writes to an argument or to the memory around it."""
+    inputs = truth.inputs_of(case)
+    tensors, options = arguments(case, inputs, session.device())
+    storages = {name: x.untyped_storage() for name, x in tensors.items()}
+    before = {name: _bytes(storage) for name, storage in storages.items()}
+    leaves = {name: x.detach().requires_grad_() for name, x in tensors.items()}
+    o, ht = implementation.call(case, leaves, options, token_by_token=False)
+    if o.requires_grad:
+        torch.autograd.grad((o, ht), list(leaves.values()), (o, ht), allow_unused=True)
+    for name, storage in storages.items():
+        assert np.array_equal(before[name], _bytes(storage)), (
+            f"{name} or the memory around it changed"
+        )
+
+
+def _bytes(storage: torch.UntypedStorage) -> np.ndarray:
+    return (
+        torch.tensor([], dtype=torch.uint8, device=storage.device)
+        .set_(storage)
+        .cpu()
+        .numpy()
+        .copy()
+    )

@@ -1,0 +1,48 @@
+"""One autograd function for all four operators, chunkwise and token by token."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx, once_differentiable
+
+from rewy.backends import Backend
+from rewy.problem import Problem, Spec, Tensors
+
+
+class DeltaRule(torch.autograd.Function):
+    """``(o, ht) = operator(tensors)``.
+
+    What is kept follows the policy: 'recompute' keeps A beside the inputs, 'save' also what spares
+        the backward its recomputation. Saved tensors go through ``save_for_backward``, so the graph
+        can be used again with ``retain_graph=True`` and in-place changes are noticed. Autocast is
+        off inside: types are those of the arguments. A second derivative is an error.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx,
+        backend: Backend,
+        spec: Spec,
+        token_by_token: bool,
+        *tensors: Tensor | None,
+    ) -> tuple[Tensor, Tensor | None]:
+        ctx.set_materialize_grads(False)
+        problem = Problem(spec, Tensors(*tensors))
+        run = backend.decode if token_by_token else backend.forward
+        with torch.autocast(problem.tensors.q.device.type, enabled=False):
+            o, ht, kept = run(problem)
+        ctx.save_for_backward(*tensors, *kept)
+        ctx.backend, ctx.spec = backend, spec
+        return o, ht
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, do: Tensor | None, dht: Tensor | None = None) -> tuple:
+        n = len(Tensors._fields)
+        problem = Problem(ctx.spec, Tensors(*ctx.saved_tensors[:n]))
+        if do is None and dht is None:
+            return (None,) * (3 + n)
+        with torch.autocast(problem.tensors.q.device.type, enabled=False):
+            gradients = ctx.backend.backward(problem, ctx.saved_tensors[n:], do, dht)
+        return None, None, None, *gradients

@@ -1,0 +1,91 @@
+"""Raw inputs to what the recurrence takes: l2norm of q and k, the gate's activation, sigmoids of
+beta.
+
+Each forward has its adjoint beside it. All work in the compute type on ``[B, T, H, D]`` and are
+finite
+wherever the result is: products of a huge and a tiny factor are formed as one exponential.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+L2NORM_EPS = 1e-6  # flash-linear-attention's, forward and backward
+
+
+def l2norm(x: Tensor) -> tuple[Tensor, Tensor]:
+    """``y = x / sqrt(sum x^2 + 1e-6)`` over the last axis, and the reciprocal root."""
+    rstd = (x.square().sum(-1, keepdim=True) + L2NORM_EPS).rsqrt()
+    return x * rstd, rstd
+
+
+def l2norm_adjoint(dy: Tensor, y: Tensor, rstd: Tensor) -> Tensor:
+    """``dx = rstd (dy - y (y . dy))``."""
+    return rstd * (dy - y * (y * dy).sum(-1, keepdim=True))
+
+
+def beta_sigmoid(x: Tensor, neg_eigval: bool) -> Tensor:
+    """``sigmoid(x)``, doubled where negative eigenvalues are allowed."""
+    return x.sigmoid() * 2 if neg_eigval else x.sigmoid()
+
+
+def beta_sigmoid_adjoint(dy: Tensor, x: Tensor, neg_eigval: bool) -> Tensor:
+    """``dx = sigmoid(x) sigmoid(-x) dy``: the product, since 1 - sigmoid(x) loses all digits for
+    large x.
+    """
+    dx = dy * x.sigmoid() * (-x).sigmoid()
+    return dx * 2 if neg_eigval else dx
+
+
+def _log_softplus(x: Tensor) -> Tensor:
+    """log(softplus(x)); below -40 softplus(x) is exp(x) to the last bit, above it nothing
+    underflows.
+    """
+    softplus = x.clamp(min=0) + (-x.abs()).exp().log1p()
+    return torch.where(x < -40, x, softplus.log())
+
+
+def _bounded_argument(x: Tensor, A_log: Tensor | None) -> Tensor:
+    """``exp(A_log) x`` with one exponential, so that a huge factor times 0 is 0."""
+    return x if A_log is None else x.sign() * (A_log + x.abs().log()).exp()
+
+
+def gate(
+    x: Tensor, A_log: Tensor | None, dt_bias: Tensor | None, lower_bound: float | None
+) -> Tensor:
+    """The log decay of a raw gate.
+
+    ``-exp(A_log) softplus(x + dt_bias)``, or with a lower bound ``lower_bound sigmoid(exp(A_log) (x
+    + dt_bias))``. x is ``[B, T, HV, 1 or K]``; A_log ``[HV, 1]`` or None (then 0); dt_bias ``[HV, 1
+    or K]`` or None.
+    """
+    if dt_bias is not None:
+        x = x + dt_bias
+    if lower_bound is not None:
+        return lower_bound * _bounded_argument(x, A_log).sigmoid()
+    return -(A_log + _log_softplus(x)).exp()
+
+
+def gate_adjoint(
+    dg: Tensor, x: Tensor, A_log: Tensor | None, dt_bias: Tensor | None, lower_bound: float | None
+) -> tuple[Tensor, Tensor]:
+    """Adjoints of x (and so of dt_bias, before its sum) and of A_log, before its sum; shaped as
+    ``dg``.
+
+    A gate of -inf has decay 0, and 0 times any factor of its own is the limit: both adjoints are 0
+    there.
+    """
+    if dt_bias is not None:
+        x = x + dt_bias
+    if lower_bound is not None:
+        z = _bounded_argument(x, A_log)
+        log_slope = F.logsigmoid(z) + F.logsigmoid(-z)
+        if A_log is not None:
+            log_slope = A_log + log_slope
+        d = lower_bound * dg
+        return d * log_slope.exp(), d * x.sign() * (x.abs().log() + log_slope).exp()
+    dx = -dg * (A_log + F.logsigmoid(x)).exp()  # softplus' is the sigmoid
+    dA = -dg * (A_log + _log_softplus(x)).exp()
+    return dx.masked_fill(dg == 0, 0), dA.masked_fill(dg == 0, 0)

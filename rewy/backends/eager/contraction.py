@@ -1,0 +1,78 @@
+"""Local scores and their adjoints: sum_d x_id k_jd exp(G_id - G_jd) for the pairs i > j of a chunk.
+
+The channel gate sits inside the contraction, so it is made a matrix product by halving: at half
+size s the later half of every block of 2s rows meets the earlier half, each scaled to the later
+half's first row c, ``(x * exp(G - G_c)) (k * exp(G_c - G))^T``. Both exponents are <= 0 for every g
+<= 0, and the levels s = 1, 2, ..., C/2 cover each pair once. A head gate takes the same road with
+one column of gates. Diagonal pairs carry no decay; they are left to the caller and out of every
+gate gradient.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rewy.backends.eager.gates import halves, segment_sums
+
+
+def _pairs(scores: Tensor, s: int) -> Tensor:
+    """View of the level's pairs in ``[..., C, C]`` scores: ``[..., C / 2s, s, s]``, later by
+    earlier.
+    """
+    blocks = scores.unflatten(-2, (-1, 2 * s)).unflatten(-1, (-1, 2 * s))
+    return blocks.diagonal(dim1=-4, dim2=-2)[..., s:, :s, :].movedim(-1, -3)
+
+
+def local_scores(rows: list[Tensor], k: Tensor, g: Tensor | None) -> list[Tensor]:
+    """``sum_d x_id k_jd exp(G_id - G_jd)`` for i > j, else 0, for each x in ``rows``.
+
+    x and k are ``[M, HV, C, K]``, g is ``[M, HV, C, 1 or K]`` or None; each result is ``[M, HV, C,
+    C]``.
+    """
+    if g is None:
+        return [(x @ k.mT).tril_(-1) for x in rows]
+    scores = [x.new_zeros(*x.shape[:-1], x.shape[-2]) for x in rows]
+    for s, down, up in segment_sums(g):
+        down, up = down.exp(), up.exp()
+        source = halves(k, s)[0] * up
+        for x, out in zip(rows, scores, strict=True):
+            _pairs(out, s).copy_((halves(x, s)[1] * down) @ source.mT)
+    return scores
+
+
+def contraction(
+    scores: list[Tensor], rows: list[Tensor], k: Tensor, g: Tensor | None
+) -> tuple[list[Tensor], Tensor, list[tuple[Tensor, Tensor]]]:
+    """The adjoint of :func:`local_scores`.
+
+    ``scores`` are the adjoints of its results. Returns the adjoints of each x and of k as the
+    decayed source, ``[M, HV, C, K]``, and for each level those of ``down`` and ``up`` (see
+    :func:`rewy.backends.eager.gates.gate_reduction`), which are products already at hand: role
+    times its own adjoint.
+    """
+    if g is None:
+        strict = [d.tril(-1) for d in scores]
+        dk = sum(d.mT @ x for d, x in zip(strict, rows, strict=True))
+        return [d @ k for d in strict], dk, []
+    per_head = g.shape[-1] == 1
+    d_rows, dk = [torch.zeros_like(x) for x in rows], torch.zeros_like(k)
+    levels = []
+    for s, down, up in segment_sums(g):
+        down, up = down.exp(), up.exp()
+        k_earlier = halves(k, s)[0]
+        source = k_earlier * up
+        d_down, d_source = 0, 0
+        for d, x, dx in zip(scores, rows, d_rows, strict=True):
+            pairs, x_later = _pairs(d, s), halves(x, s)[1]
+            d_later = (pairs @ source) * down
+            halves(dx, s)[1].add_(d_later)
+            d_down = d_down + x_later * d_later
+            d_source = d_source + pairs.mT @ (x_later * down)
+        d_earlier = d_source * up
+        halves(dk, s)[0].add_(d_earlier)
+        d_up = k_earlier * d_earlier
+        if per_head:
+            d_down, d_up = d_down.sum(-1, keepdim=True), d_up.sum(-1, keepdim=True)
+        levels.append((d_down, d_up))
+    return d_rows, dk, levels

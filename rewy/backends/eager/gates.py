@@ -1,0 +1,107 @@
+"""Gate sums: how much of the state survives from one row of a chunk to another.
+
+Every sum here adds gates g <= 0 over a stretch of rows and nothing is ever subtracted, so no sum
+loses digits to cancellation, g = -inf (a reset) needs no special case, and every exponent is <= 0.
+A sum over (j, i] depends on the rows j+1 .. i alone, which makes causality bitwise.
+
+Gates are ``[M, HV, C, 1]`` (one a head) or ``[M, HV, C, K]`` (one a channel); C is a power of two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class GateSums(NamedTuple):
+    """Decay factors of a chunk against its ends, each in [0, 1].
+
+    from_start: exp(G_i), from before row 0 to row i, ``[M, HV, C, 1 or K]``.
+    to_end: exp(G_C - G_i), from row i to the chunk's last row, same shape.
+    total: exp(G_C), over the whole chunk, ``[M, HV, 1 or K, 1]`` to multiply a state.
+    """
+
+    from_start: Tensor
+    to_end: Tensor
+    total: Tensor
+
+
+def halves(x: Tensor, s: int) -> tuple[Tensor, Tensor]:
+    """Views of the earlier and the later half of every block of 2s rows: ``[..., C / 2s, s, D]``
+    each.
+    """
+    blocks = x.unflatten(-2, (-1, 2, s))
+    return blocks[..., 0, :, :], blocks[..., 1, :, :]
+
+
+def segment_sums(g: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Yield ``(s, down, up)`` for s = 1, 2, ..., C/2: the halving of algebra.md's centred
+    contraction.
+
+    With c the first row of a later half, ``down_i = sum of g over (c, i]`` for its rows i and
+    ``up_j = sum of g over (j, c]`` for the rows j of the earlier half, ``[..., C / 2s, s, 1 or
+    K]``; ``down_i + up_j = G_i - G_j``. Returns (as the generator's value) the sums over a whole
+    chunk.
+    """
+    inside = torch.zeros_like(g)  # over (first row of the block, t]
+    ahead = torch.zeros_like(g)  # over (t, last row of the block]
+    s = 1
+    while s < g.shape[-2]:
+        inside_earlier, inside_later = halves(inside, s)
+        ahead_earlier, ahead_later = halves(ahead, s)
+        centre = halves(g, s)[1][..., :1, :]
+        yield s, inside_later, ahead_earlier + centre
+        crossed = centre + inside_earlier[..., -1:, :]
+        inside = torch.cat([inside_earlier, inside_later + crossed], -2).flatten(-3, -2)
+        crossed = centre + ahead_later[..., :1, :]
+        ahead = torch.cat([ahead_earlier + crossed, ahead_later], -2).flatten(-3, -2)
+        s *= 2
+    return inside, ahead
+
+
+def gate_sums(g: Tensor | None) -> GateSums | None:
+    """Decay against the chunk's start and end, None where there is no gate."""
+    if g is None:
+        return None
+    levels = segment_sums(g)
+    while True:
+        try:
+            next(levels)
+        except StopIteration as done:
+            inside, ahead = done.value
+            break
+    from_start = (g[..., :1, :] + inside).exp()
+    return GateSums(from_start, ahead.exp(), from_start[..., -1, :, None])
+
+
+def gate_reduction(
+    levels: list[tuple[Tensor, Tensor]], d_from_start: Tensor, d_to_end: Tensor
+) -> Tensor:
+    """The gates' gradient, the adjoint of :func:`segment_sums` and :func:`gate_sums`.
+
+    ``levels[n]`` holds the adjoints of ``down`` and ``up`` at s = 2**n, ``d_from_start`` and
+    ``d_to_end`` those of the two sums over the chunk. dg_t collects every product whose decay
+    crosses row t, and
+    only those: a plain reverse cumulative sum of (positive role - negative role) adds every
+    product twice with opposite signs and leaves rounding noise where the gate is saturated.
+    """
+    inside, ahead = d_from_start.clone(), d_to_end.clone()
+    dg = torch.zeros_like(inside)
+    dg[..., 0, :] += d_from_start.sum(-2)
+    for n, (down, up) in reversed(list(enumerate(levels))):
+        s = 1 << n
+        inside_earlier, inside_later = halves(inside, s)
+        ahead_earlier, ahead_later = halves(ahead, s)
+        centre = halves(dg, s)[1][..., 0, :]
+        crossed = inside_later.sum(-2)
+        inside_earlier[..., -1, :] += crossed
+        centre += crossed
+        crossed = ahead_earlier.sum(-2)
+        ahead_later[..., 0, :] += crossed
+        centre += crossed + up.sum(-2)
+        inside_later += down
+        ahead_earlier += up
+    return dg

@@ -1,0 +1,299 @@
+"""The ReWY compute graph: the forward and the backward of all four operators, stage by stage.
+
+Stage names are those of docs/method.md: gate sums, local scores (L, P), solve (A), states, output;
+then correction with the reverse states (Y, dL, dK_b), contraction, gate reduction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.profiler import record_function
+
+from rewy.backends.eager import activations
+from rewy.backends.eager.contraction import contraction, local_scores
+from rewy.backends.eager.correction import Corrected
+from rewy.backends.eager.gates import GateSums, gate_reduction, gate_sums
+from rewy.backends.eager.solve import solve
+from rewy.backends.eager.states import Chunks, Decayed, System, decayed, output, states
+from rewy.backends.eager.tiling import Tiling
+from rewy.problem import Problem, Spec, Tensors
+
+Correct = Callable[..., Corrected]
+
+
+class Saved(NamedTuple):
+    """What a forward keeps for its backward beside the inputs.
+
+    A under both policies, None after decoding; P, U and S (the states before each chunk) under
+    'save', else None.
+    """
+
+    A: Tensor | None
+    P: Tensor | None
+    U: Tensor | None
+    S: Tensor | None
+
+
+class Active(NamedTuple):
+    """The recurrence's inputs, activated, in the compute type, and what their adjoints need."""
+
+    q: Tensor
+    k: Tensor
+    g: Tensor | None
+    b: Tensor
+    w: Tensor
+    q_rstd: Tensor | None
+    k_rstd: Tensor | None
+
+
+def activate(problem: Problem) -> Active:
+    """Apply l2norm, the gate's activation and the sigmoids where the problem asks for them."""
+    spec, x = problem
+    wide = partial(_wide, spec)
+    q, k, q_rstd, k_rstd = wide(x.q), wide(x.k), None, None
+    if spec.l2norm:
+        (q, q_rstd), (k, k_rstd) = activations.l2norm(q), activations.l2norm(k)
+    g = None if x.g is None else wide(x.g)
+    if spec.gate_activation:
+        g = activations.gate(g, *_gate_parameters(problem), spec.lower_bound)
+    b = wide(x.b)
+    w = b if x.w is None else wide(x.w)
+    if spec.beta_activation:
+        shared = w is b
+        b = activations.beta_sigmoid(b, spec.neg_eigval)
+        w = b if shared else activations.beta_sigmoid(w, False)
+    return Active(q, k, g, b, w, q_rstd, k_rstd)
+
+
+def _wide(spec: Spec, x: Tensor) -> Tensor:
+    """In the compute type, contiguous: strided loops round transcendental functions differently."""
+    return x.to(spec.compute_dtype).contiguous()
+
+
+def _gate_parameters(problem: Problem) -> tuple[Tensor | None, Tensor | None]:
+    """A_log as ``[HV, 1]`` and dt_bias as ``[HV, 1 or K]``, in the compute type."""
+    spec, x = problem
+    A_log = None if x.A_log is None else x.A_log.to(spec.compute_dtype).view(-1, 1)
+    dt_bias = None if x.dt_bias is None else x.dt_bias.to(spec.compute_dtype).reshape(spec.HV, -1)
+    return A_log, dt_bias
+
+
+def _tile(problem: Problem, active: Active, tiling: Tiling) -> Chunks:
+    def chunks(x: Tensor) -> Tensor:
+        return tiling.chunks(x, problem.spec.compute_dtype)
+
+    g = None if active.g is None else chunks(active.g)
+    b = chunks(active.b)
+    w = b if active.w is active.b else chunks(active.w)
+    return Chunks(chunks(active.q), chunks(active.k), chunks(problem.tensors.v), g, b, w)
+
+
+def _scores(x: Chunks, scale: float, want_L: bool) -> tuple[Tensor, Tensor | None]:
+    """P with its diagonal, and L where it is wanted."""
+    rows = [scale * x.q] + ([x.b * x.k] if want_L else [])
+    P, *L = local_scores(rows, x.k, x.g)
+    P.diagonal(dim1=-2, dim2=-1).copy_((rows[0] * x.k).sum(-1))
+    return P, L[0] if want_L else None
+
+
+def _start(problem: Problem, state: Tensor | None, tiling: Tiling) -> Tensor:
+    """The states to start from, sorted, ``[N, HV, K, V]``; zeros for None."""
+    spec = problem.spec
+    if state is None:
+        v = problem.tensors.v
+        return v.new_zeros(spec.N, spec.HV, spec.K, spec.V, dtype=spec.compute_dtype)
+    state = state.mT if spec.state_v_first else state
+    return tiling.sort(state.to(spec.compute_dtype)).contiguous()
+
+
+def _finish(problem: Problem, state: Tensor, tiling: Tiling) -> Tensor:
+    """Sorted states to the caller's order and layout."""
+    state = tiling.unsort(state)
+    return state.mT.contiguous() if problem.spec.state_v_first else state
+
+
+class Stages(NamedTuple):
+    """What forward and backward both form first."""
+
+    tiling: Tiling
+    active: Active
+    x: Chunks
+    sums: GateSums | None
+    ends: Decayed
+
+
+def _stages(problem: Problem) -> Stages:
+    tiling = Tiling(problem.spec, problem.tensors.q.device)
+    active = activate(problem)
+    x = _tile(problem, active, tiling)
+    with record_function("rewy.gate_sums"):
+        sums = gate_sums(x.g)
+    return Stages(tiling, active, x, sums, decayed(x, sums, problem.spec.scale))
+
+
+def forward(problem: Problem) -> tuple[Tensor, Tensor | None, Saved]:
+    """Outputs ``[B, T, HV, V]`` in q's type, final states in the state's type or None, and what is
+    kept.
+    """
+    spec = problem.spec
+    tiling, _, x, _, ends = _stages(problem)
+    with record_function("rewy.local_scores"):
+        P, L = _scores(x, spec.scale, want_L=True)
+    with record_function("rewy.solve"):
+        A = solve(L)
+    h0 = _start(problem, problem.tensors.h0, tiling)
+    system, ht = states(A, x.w * x.v, ends, h0, tiling)
+    with record_function("rewy.output"):
+        o = tiling.tokens(output(ends.q, P, system), spec.B, spec.T)
+    ht = _finish(problem, ht, tiling) if spec.output_final_state else None
+    kept = Saved(A, P, system.U, system.S) if spec.policy == "save" else Saved(A, None, None, None)
+    return o.to(problem.tensors.q.dtype), ht, kept
+
+
+def decode(problem: Problem) -> tuple[Tensor, Tensor | None]:
+    """The recurrence token by token: a chunk of one row needs no scores and no solve.
+
+    ``U_t = w_t * v_t - (b_t * k_t)^T exp(g_t) S``, ``S <- exp(g_t) S + k_t U_t^T``, ``o_t = scale
+    S^T q_t``. Results as :func:`forward`'s.
+    """
+    spec = replace(problem.spec, chunk_size=1)
+    tiling = Tiling(spec, problem.tensors.q.device)
+    x = _tile(problem, activate(problem), tiling)
+    q, erase, R = spec.scale * x.q, x.b * x.k, x.w * x.v
+    decay = None if x.g is None else x.g.exp().mT
+    h = _start(problem, problem.tensors.h0, tiling)
+    o = torch.empty_like(R)
+    for step in tiling.steps:
+        S = h[: step.stop - step.start]
+        if decay is not None:
+            S *= decay[step]
+        S += x.k[step].mT @ (R[step] - erase[step] @ S)
+        o[step] = q[step] @ S
+    o = tiling.tokens(o, spec.B, spec.T).to(problem.tensors.q.dtype)
+    return o, _finish(problem, h, tiling) if spec.output_final_state else None
+
+
+def backward(
+    problem: Problem, saved: Saved, do: Tensor | None, dht: Tensor | None, correct: Correct
+) -> Tensors:
+    """Gradients of every tensor of the problem, each in its tensor's shape and type, None where it
+    is.
+
+    ``do`` and ``dht`` are the adjoints of outputs and final states, None for zero. ``correct`` is
+    :func:`rewy.backends.eager.correction.correct` or another way to the same adjoints.
+    """
+    spec = problem.spec
+    stages = _stages(problem)
+    tiling, _, x, _, ends = stages
+    A, P, U, S = saved
+    if U is None:
+        P, L = _scores(x, spec.scale, want_L=A is None)
+        A = solve(L) if A is None else A
+        h0 = _start(problem, problem.tensors.h0, tiling)
+        system, _ = states(A, x.w * x.v, ends, h0, tiling)
+    else:
+        system = System(A, x.w * x.v, U, S)
+    dO = torch.zeros_like(x.v) if do is None else tiling.chunks(do, spec.compute_dtype)
+    with record_function("rewy.reverse_states"):
+        corrected = correct(P.mT @ dO, dO, system, ends, _start(problem, dht, tiling), tiling)
+    return _gradients(problem, stages, system, dO, corrected)
+
+
+def _gradients(
+    problem: Problem, stages: Stages, system: System, dO: Tensor, corrected: Corrected
+) -> Tensors:
+    """Contraction and gate reduction: the adjoints of the recurrence's inputs, as chunks."""
+    scale = problem.spec.scale
+    x, sums = stages.x, stages.sums
+    Y, dL, dK_b, dS, dh0 = corrected
+    erase = x.b * x.k
+    with record_function("rewy.contraction"):
+        dP = scale * (dO @ system.U.mT)
+        on_diagonal = dP.diagonal(dim1=-2, dim2=-1).unsqueeze(-1)
+        (Dq, Dbk), Dk, levels = contraction([dP, dL], [x.q, erase], x.k, x.g)
+        Dq_state, Dk_state = scale * (dO @ system.S.mT), system.U @ dS.mT
+        if sums is not None:
+            Dq_state *= sums.from_start
+            dK_b = dK_b * sums.from_start
+            Dk_state *= sums.to_end
+    dg = None
+    if sums is not None:
+        with record_function("rewy.gate_reduction"):
+            # Role times adjoint, products already at hand; the total decay counts to the last row.
+            d_from_start = x.q * Dq_state + erase * dK_b
+            d_from_start[..., -1, :] += (sums.total * system.S * dS).sum(-1)
+            d_to_end = x.k * Dk_state
+            if x.g.shape[-1] == 1:
+                d_from_start = d_from_start.sum(-1, keepdim=True)
+                d_to_end = d_to_end.sum(-1, keepdim=True)
+            dg = gate_reduction(levels, d_from_start, d_to_end)
+    Dbk = Dbk + dK_b
+    adjoints = Chunks(
+        q=Dq + Dq_state + on_diagonal * x.k,
+        k=Dk + Dk_state + on_diagonal * x.q + x.b * Dbk,
+        v=x.w * Y,
+        g=dg,
+        b=x.k * Dbk,
+        w=x.v * Y,
+    )
+    return _to_arguments(problem, stages, adjoints, dh0)
+
+
+def _to_arguments(problem: Problem, stages: Stages, d: Chunks, dh0: Tensor) -> Tensors:
+    """Sum over what shares an argument, undo the activations, restore the types."""
+    spec, x = problem
+    tiling, active = stages.tiling, stages.active
+
+    def tokens(d: Tensor) -> Tensor:
+        return tiling.tokens(d, spec.B, spec.T)
+
+    def ungroup(d: Tensor) -> Tensor:
+        return tokens(d).unflatten(2, (spec.H, -1)).sum(3)
+
+    def like(d: Tensor, of: Tensor) -> Tensor:
+        """Sum over the channels that share one number, in the shape and type of ``of``."""
+        if of.shape[-1] == 1:
+            d = d.sum(-1, keepdim=True)
+        return tokens(d)
+
+    dq, dk = ungroup(d.q), ungroup(d.k)
+    if spec.l2norm:
+        dq = activations.l2norm_adjoint(dq, active.q, active.q_rstd)
+        dk = activations.l2norm_adjoint(dk, active.k, active.k_rstd)
+
+    db, dw = like(d.b, x.b), like(d.w, x.b if x.w is None else x.w)
+    if x.w is None:
+        db, dw = db + dw, None
+    if spec.beta_activation:
+        b = _wide(spec, x.b)
+        db = activations.beta_sigmoid_adjoint(db, b, spec.neg_eigval)
+        if dw is not None:
+            dw = activations.beta_sigmoid_adjoint(dw, _wide(spec, x.w), False)
+
+    dA_log = ddt_bias = None
+    dg = None if d.g is None else tokens(d.g)
+    if spec.gate_activation:
+        g, parameters = _wide(spec, x.g), _gate_parameters(problem)
+        dg, dA = activations.gate_adjoint(dg, g, *parameters, spec.lower_bound)
+        if x.A_log is not None:
+            dA_log = dA.sum((0, 1, 3)).to(x.A_log.dtype)
+        if x.dt_bias is not None:
+            ddt_bias = dg.sum((0, 1)).reshape(x.dt_bias.shape).to(x.dt_bias.dtype)
+
+    return Tensors(
+        q=dq.to(x.q.dtype),
+        k=dk.to(x.k.dtype),
+        v=tokens(d.v).to(x.v.dtype),
+        g=None if dg is None else dg.to(x.g.dtype),
+        b=db.to(x.b.dtype),
+        w=None if dw is None else dw.to(x.w.dtype),
+        h0=None if x.h0 is None else _finish(problem, dh0, tiling).to(x.h0.dtype),
+        A_log=dA_log,
+        dt_bias=ddt_bias,
+    )

@@ -1,0 +1,44 @@
+"""The naive correction: seven local products through the adjoint of the inverse.
+
+It stands beside :mod:`rewy.backends.eager.correction` to be measured and tested against it, with
+all else equal. The classical WY form keeps U = A (w * V) - W S_0 with W = A K_b, passes dW and dA,
+and differentiates A = (I + L)^-1 on its own.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.autograd.profiler import record_function
+
+from rewy.backends.eager.correction import Corrected
+from rewy.backends.eager.states import Decayed, System
+from rewy.backends.eager.tiling import Tiling
+
+
+def correct_naively(
+    dU: Tensor, dO: Tensor, system: System, x: Decayed, dht: Tensor, tiling: Tiling
+) -> Corrected:
+    """As :func:`rewy.backends.eager.correction.correct`, by seven products.
+
+    The reverse pass carries dU, ``dS_0 = exp(G_C) dS_1 + (scale Q * exp G)^T dO - W^T dU``.
+    """
+    A, R, _, S = system
+    W = A @ x.k_b
+    dU, dS = dU.clone(), dht.new_empty(dU.shape[0], *dht.shape[1:])
+    for step in reversed(tiling.steps):
+        dh = dht[: step.stop - step.start]
+        dS[step] = dh
+        dU[step] += x.k_t[step] @ dh
+        if x.total is not None:
+            dh *= x.total[step]
+        dh += x.q[step].mT @ dO[step] - W[step].mT @ dU[step]
+    with record_function("rewy.correction"):
+        dW = -(dU @ S.mT)  # 1
+        dA = dU @ R.mT  # 2
+        dA += dW @ x.k_b.mT  # 3
+        dR = A.mT @ dU  # 4
+        dK_b = A.mT @ dW  # 5
+        right = dA @ A.mT  # 6
+        dL = -torch.tril(A.mT @ right, -1)  # 7
+    return Corrected(dR, dL, dK_b, dS, dht)

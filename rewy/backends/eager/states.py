@@ -1,0 +1,89 @@
+"""The two sequential passes: states forward, their adjoints backward, one chunk of every sequence a
+step.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.profiler import record_function
+
+from rewy.backends.eager.gates import GateSums
+from rewy.backends.eager.tiling import Tiling
+
+
+class Chunks(NamedTuple):
+    """The inputs of the graph as chunks, in the compute type; padding rows are 0.
+
+    q, k: ``[M, HV, C, K]``; v: ``[M, HV, C, V]``; g: ``[M, HV, C, 1 or K]`` or None;
+    b: ``[M, HV, C, 1 or K]`` (erase); w: ``[M, HV, C, 1 or V]`` (write).
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    g: Tensor | None
+    b: Tensor
+    w: Tensor
+
+
+class Decayed(NamedTuple):
+    """Queries and keys decayed to the chunk's ends.
+
+    q: ``scale Q * exp(G)``; k_b: ``b * K * exp(G)`` (erase keys); k_t: ``K * exp(G_C - G)``; total:
+        ``exp(G_C)`` as a factor of a state ``[M, HV, K, V]``, None without a gate.
+    """
+
+    q: Tensor
+    k_b: Tensor
+    k_t: Tensor
+    total: Tensor | None
+
+
+class System(NamedTuple):
+    """The residual system ``(I + L) U = R - K_b S_0`` of every chunk, solved.
+
+    A: ``(I + L)^-1``, ``[M, HV, C, C]``; R: ``w * V``, ``[M, HV, C, V]``; U: its solution, ``[M,
+        HV, C, V]``;
+    S: the state before the chunk, ``[M, HV, K, V]``.
+    """
+
+    A: Tensor
+    R: Tensor
+    U: Tensor
+    S: Tensor
+
+
+def decayed(x: Chunks, sums: GateSums | None, scale: float) -> Decayed:
+    """Queries and keys as the state meets them (algebra: K_b, K_t)."""
+    if sums is None:
+        return Decayed(scale * x.q, x.b * x.k, x.k, None)
+    return Decayed(
+        scale * x.q * sums.from_start, x.b * x.k * sums.from_start, x.k * sums.to_end, sums.total
+    )
+
+
+def states(A: Tensor, R: Tensor, x: Decayed, h0: Tensor, tiling: Tiling) -> tuple[System, Tensor]:
+    """Solve the residual system chunk after chunk.
+
+    ``U = A (R - K_b S_0)``, ``S_1 = exp(G_C) S_0 + K_t^T U``. ``h0`` (sorted, overwritten) is
+    ``[N, HV, K, V]``. Returns the solved system and the final states.
+    """
+    U = torch.empty_like(R)
+    S = h0.new_empty(R.shape[0], *h0.shape[1:])
+    with record_function("rewy.states"):
+        for step in tiling.steps:
+            h = h0[: step.stop - step.start]
+            S[step] = h
+            U[step] = A[step] @ (R[step] - x.k_b[step] @ h)
+            if x.total is not None:
+                h *= x.total[step]
+            h += x.k_t[step].mT @ U[step]
+    return System(A, R, U, S), h0
+
+
+def output(q: Tensor, P: Tensor, system: System) -> Tensor:
+    """``O = scale (Q * exp G) S_0 + P U``, ``[M, HV, C, V]``; ``q`` is :class:`Decayed`'s."""
+    return q @ system.S + P @ system.U

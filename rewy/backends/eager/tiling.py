@@ -1,0 +1,83 @@
+"""Between tokens and chunks.
+
+Tokens arrive as ``[B, T, H, D]``, possibly several sequences packed into one row. The graph works
+on ``[M, HV, C, D]``: M chunks of C rows. Chunks are numbered step by step (the first chunk of every
+sequence, then the second of those that have one, ...), longest sequence first, so that one step of
+the state passes is a contiguous slice and the sequences still running are a prefix of the states.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rewy.problem import Spec
+
+
+class Tiling:
+    """Where each token of a problem lies among the chunks.
+
+    Attributes:
+        C: rows a chunk, a power of two; the problem's chunk size, or less where every sequence is
+            shorter (the chunk size changes no result, see docs/method.md).
+        M: chunks in all.
+        steps: for each step of the state passes its slice of the M chunks.
+    """
+
+    def __init__(self, spec: Spec, device: torch.device):
+        starts = torch.tensor(spec.sequence_starts, dtype=torch.int64)
+        lengths = starts[1:] - starts[:-1]
+        longest = int(lengths.max()) if lengths.numel() else 0
+        self.C = min(spec.chunk_size, 1 << max(longest - 1, 0).bit_length())
+        counts = (lengths + self.C - 1) // self.C
+        order = torch.argsort(counts, descending=True, stable=True)
+        rank = torch.empty_like(order)
+        rank[order] = torch.arange(len(order))
+
+        running = torch.bincount(counts, minlength=1).flip(0).cumsum(0).flip(0)[1:]
+        begin = torch.cumsum(running, 0) - running
+        self.steps = [
+            slice(i, i + n) for i, n in zip(begin.tolist(), running.tolist(), strict=True)
+        ]
+        self.M = int(running.sum())
+        self._heads = spec.HV
+
+        sequence = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
+        position = torch.arange(int(lengths.sum())) - starts[:-1][sequence]
+        slot = (begin[position // self.C] + rank[sequence]) * self.C + position % self.C
+        self._dense = slot.numel() == self.M * self.C
+        in_order = self._dense and bool((slot == torch.arange(slot.numel())).all())
+        self._slot = None if in_order else slot.to(device)
+        sorted_already = bool((order == torch.arange(len(order))).all())
+        self._order = None if sorted_already else order.to(device)
+        self._rank = None if sorted_already else rank.to(device)
+
+    def chunks(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """``[B, T, H, D]`` to ``[M, HV, C, D]`` in ``dtype``; heads repeat over their group, rows
+        past a sequence's end are 0 (k = b = w = 0 and g = 0 make a row exactly inert).
+        """
+        B, T, H, D = x.shape
+        x = x.reshape(B * T, H, D)
+        if self._slot is not None:
+            allocate = x.new_empty if self._dense else x.new_zeros
+            x = allocate(self.M * self.C, H, D).index_copy_(0, self._slot, x)
+        n = self._heads // H
+        x = x.view(self.M, self.C, H, 1, D).expand(-1, -1, -1, n, -1).permute(0, 2, 3, 1, 4)
+        # A copy of its own even where a view would do: products then round alike for every layout.
+        return x.to(dtype).contiguous().view(self.M, self._heads, self.C, D)
+
+    def tokens(self, x: Tensor, B: int, T: int) -> Tensor:
+        """``[M, HV, C, D]`` back to ``[B, T, HV, D]``, rows past a sequence's end dropped."""
+        M, HV, C, D = x.shape
+        x = x.transpose(1, 2).reshape(M * C, HV, D)
+        if self._slot is not None:
+            x = x.index_select(0, self._slot)
+        return x.view(B, T, HV, D)
+
+    def sort(self, states: Tensor) -> Tensor:
+        """States ``[N, ...]`` from the caller's order to longest first; always a copy."""
+        return states.clone() if self._order is None else states.index_select(0, self._order)
+
+    def unsort(self, states: Tensor) -> Tensor:
+        """States ``[N, ...]`` from longest first to the caller's order."""
+        return states if self._rank is None else states.index_select(0, self._rank)

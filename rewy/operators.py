@@ -1,0 +1,538 @@
+"""The public operators: chunkwise for training and prefill, token by token for decoding.
+
+Argument names, order, defaults and shapes are those of flash-linear-attention 0.6.0, so that a
+model changes one import; options it has for some of the four only are keywords here for all. One
+recurrence serves them (state S of a value head, ``[K, V]``; decay comes before the error term):
+
+    S'_t = Diag(exp g_t) S_{t-1}
+    r_t  = w_t * v_t - (b_t * k_t)^T S'_t
+    S_t  = S'_t + k_t r_t^T
+    o_t  = scale S_t^T q_t
+
+================  ===============  ==================  ====================
+operator          decay g          erase b             write w
+================  ===============  ==================  ====================
+delta_rule        none             beta, per head      beta
+gated_delta_rule  per head         beta                beta
+kda               per key channel  beta                beta
+gdn2              per key channel  b, per key channel  w, per value channel
+================  ===============  ==================  ====================
+
+Arguments common to all
+    q, k: ``[B, T, H, K]``, K from 1 to 256. float64, float32, bfloat16 or float16.
+    v: ``[B, T, HV, V]``, q's type. HV is a multiple of H; value head h reads query and key head
+        h // (HV / H).
+    g: log decay, natural, <= 0 (0 keeps the state, -inf forgets it), or None for no decay. With
+        ``use_gate_in_kernel`` the raw gate, any value. Gates may be of another float type than q.
+    beta: ``[B, T, HV]``, usually in [0, 1], up to 2. The recurrence diverges where beta |k|^2 > 2.
+    scale: multiplies the outputs; None for ``K ** -0.5``.
+    initial_state: ``[N, HV, K, V]``, float32 (or float64 for float64 inputs); None for zeros.
+    output_final_state: also return the states after the last tokens; else None is returned for
+        them.
+    use_qk_l2norm_in_kernel: ``x / sqrt(sum x^2 + 1e-6)`` on q and k first.
+    use_gate_in_kernel: g is raw; the decay is ``-exp(A_log) softplus(g + dt_bias)``, or with
+        ``lower_bound`` it is ``lower_bound sigmoid(exp(A_log) (g + dt_bias))``. A_log ``[HV]`` (None
+        with lower_bound: no factor), dt_bias ``[HV]`` for a gate per head, ``[HV * K]`` for one per channel, or None.
+    lower_bound: a number below 0.
+    safe_gate: with ``use_gate_in_kernel`` it demands a lower_bound in [-5, 0); the arithmetic is the
+        same either way, safe for every g <= 0.
+    use_beta_sigmoid_in_kernel: beta (b and w) are logits; ``allow_neg_eigval`` doubles beta (b)
+        then.
+    state_v_first: states are ``[N, HV, V, K]``.
+    cu_seqlens: ``[N + 1]`` int offsets of N sequences packed into B = 1; empty ones are fine.
+        cu_seqlens_cpu: the same on the CPU, which saves reading them back from a device.
+    disable_recompute: keep what the backward would recompute (more memory, less time).
+    chunk_size: 16, 32, 64 or 128; changes time and memory, not results.
+    check_values: check values (g <= 0) also on devices, where that means waiting for them; on the
+        CPU they are always checked. Shapes, types, devices and options are checked everywhere.
+    backend: name of a backend; None lets the tensors' device decide.
+
+Returns ``(o, final_state)``: ``[B, T, HV, V]`` in q's type, ``[N, HV, K, V]`` float32 (float64 for
+float64) or None. Every tensor argument gets a gradient, through both results; second derivatives
+are an error. Under ``torch.autocast`` nothing is cast: types are those of the arguments.
+
+All raise TypeError for an argument of a wrong kind or type and ValueError for a shape, device,
+option or value that does not fit, before any work. Options of flash-linear-attention that are
+not here are refused by name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rewy import problem as door
+from rewy.autograd import DeltaRule
+from rewy.backends import select
+
+Results = tuple[Tensor, Tensor | None]
+
+
+def _run(
+    operator: str,
+    gates: door.Gates,
+    tensors: tuple[Tensor | None, ...],
+    *,
+    backend: str | None,
+    token_by_token: bool = False,
+    **options: Any,
+) -> Results:
+    defaults = {
+        "use_gate_in_kernel": False,
+        "A_log": None,
+        "dt_bias": None,
+        "lower_bound": None,
+        "safe_gate": False,
+        "disable_recompute": False,
+        "chunk_size": 64,
+        "cu_seqlens_cpu": None,
+    }
+    problem = door.check(operator, gates, *tensors, **{**defaults, **options})
+    chosen = select(problem, backend)
+    return DeltaRule.apply(chosen, problem.spec, token_by_token, *problem.tensors)
+
+
+def chunk_delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    cu_seqlens: Tensor | None = None,
+    cu_seqlens_cpu: Tensor | None = None,
+    *,
+    use_beta_sigmoid_in_kernel: bool = False,
+    allow_neg_eigval: bool = False,
+    state_v_first: bool = False,
+    disable_recompute: bool = False,
+    chunk_size: int = 64,
+    check_values: bool = False,
+    backend: str | None = None,
+) -> Results:
+    """DeltaNet, chunkwise: ``S_t = S_{t-1} + k_t (beta_t (v_t - S_{t-1}^T k_t))^T``.
+
+    q, k ``[B, T, H, K]``; v ``[B, T, HV, V]``; beta ``[B, T, HV]``. Everything else, results and
+    errors: see :mod:`rewy.operators`. Source: Yang et al., Parallelizing Linear Transformers with
+    the Delta Rule, 2024.
+    """
+    return _run(
+        "chunk_delta_rule",
+        door.DELTA_RULE,
+        (q, k, v, None, beta, None),
+        scale=scale,
+        initial_state=initial_state,
+        output_final_state=output_final_state,
+        use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel,
+        use_beta_sigmoid_in_kernel=use_beta_sigmoid_in_kernel,
+        allow_neg_eigval=allow_neg_eigval,
+        state_v_first=state_v_first,
+        disable_recompute=disable_recompute,
+        chunk_size=chunk_size,
+        cu_seqlens=cu_seqlens,
+        cu_seqlens_cpu=cu_seqlens_cpu,
+        check_values=check_values,
+        backend=backend,
+    )
+
+
+def chunk_gated_delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor | None,
+    beta: Tensor,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    use_beta_sigmoid_in_kernel: bool = False,
+    allow_neg_eigval: bool = False,
+    state_v_first: bool = False,
+    cu_seqlens: Tensor | None = None,
+    cu_seqlens_cpu: Tensor | None = None,
+    chunk_indices: None = None,
+    cp_context: None = None,
+    *,
+    use_gate_in_kernel: bool = False,
+    A_log: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    safe_gate: bool = False,
+    lower_bound: float | None = None,
+    disable_recompute: bool = False,
+    chunk_size: int = 64,
+    check_values: bool = False,
+    backend: str | None = None,
+) -> Results:
+    """Gated DeltaNet, chunkwise: the delta rule on ``exp(g_t) S_{t-1}``, one decay a head.
+
+    q, k ``[B, T, H, K]``; v ``[B, T, HV, V]``; g ``[B, T, HV]`` log decay <= 0 or None; beta ``[B,
+    T, HV]``. Everything
+    else, results and errors: see :mod:`rewy.operators`. Source: Yang et al., Gated Delta Networks,
+        2025.
+    """
+    door.refuse("chunk_gated_delta_rule", chunk_indices=chunk_indices, cp_context=cp_context)
+    return _run(
+        "chunk_gated_delta_rule",
+        door.GATED_DELTA_RULE,
+        (q, k, v, g, beta, None),
+        scale=scale,
+        initial_state=initial_state,
+        output_final_state=output_final_state,
+        use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel,
+        use_gate_in_kernel=use_gate_in_kernel,
+        A_log=A_log,
+        dt_bias=dt_bias,
+        safe_gate=safe_gate,
+        lower_bound=lower_bound,
+        use_beta_sigmoid_in_kernel=use_beta_sigmoid_in_kernel,
+        allow_neg_eigval=allow_neg_eigval,
+        state_v_first=state_v_first,
+        disable_recompute=disable_recompute,
+        chunk_size=chunk_size,
+        cu_seqlens=cu_seqlens,
+        cu_seqlens_cpu=cu_seqlens_cpu,
+        check_values=check_values,
+        backend=backend,
+    )
+
+
+def chunk_kda(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor | None,
+    beta: Tensor,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    use_gate_in_kernel: bool = False,
+    use_beta_sigmoid_in_kernel: bool = False,
+    allow_neg_eigval: bool = False,
+    safe_gate: bool = False,
+    lower_bound: float | None = None,
+    disable_recompute: bool = False,
+    return_intermediate_states: bool = False,
+    state_v_first: bool = False,
+    cu_seqlens: Tensor | None = None,
+    cu_seqlens_cpu: Tensor | None = None,
+    cp_context: None = None,
+    use_graph: bool = False,
+    max_num_seqs: None = None,
+    *,
+    A_log: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    chunk_size: int = 64,
+    check_values: bool = False,
+    backend: str | None = None,
+) -> Results:
+    """Kimi Delta Attention, chunkwise: the delta rule on ``Diag(exp g_t) S_{t-1}``, one decay a key
+    channel.
+
+    q, k ``[B, T, H, K]``; v ``[B, T, HV, V]``; g ``[B, T, HV, K]`` log decay <= 0 or None; beta
+    ``[B, T, HV]``. Everything
+    else, results and errors: see :mod:`rewy.operators`. Source: Kimi Team, Kimi Linear, 2025.
+    """
+    door.refuse(
+        "chunk_kda",
+        return_intermediate_states=return_intermediate_states,
+        cp_context=cp_context,
+        use_graph=use_graph,
+        max_num_seqs=max_num_seqs,
+    )
+    return _run(
+        "chunk_kda",
+        door.KDA,
+        (q, k, v, g, beta, None),
+        scale=scale,
+        initial_state=initial_state,
+        output_final_state=output_final_state,
+        use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel,
+        use_gate_in_kernel=use_gate_in_kernel,
+        A_log=A_log,
+        dt_bias=dt_bias,
+        safe_gate=safe_gate,
+        lower_bound=lower_bound,
+        use_beta_sigmoid_in_kernel=use_beta_sigmoid_in_kernel,
+        allow_neg_eigval=allow_neg_eigval,
+        state_v_first=state_v_first,
+        disable_recompute=disable_recompute,
+        chunk_size=chunk_size,
+        cu_seqlens=cu_seqlens,
+        cu_seqlens_cpu=cu_seqlens_cpu,
+        check_values=check_values,
+        backend=backend,
+    )
+
+
+def chunk_gdn2(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor | None,
+    b: Tensor,
+    w: Tensor,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    use_gate_in_kernel: bool = False,
+    cu_seqlens: Tensor | None = None,
+    cu_seqlens_cpu: Tensor | None = None,
+    safe_gate: bool = False,
+    lower_bound: float | None = None,
+    disable_recompute: bool = False,
+    return_intermediate_states: bool = False,
+    state_v_first: bool = False,
+    cp_context: None = None,
+    *,
+    A_log: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    use_beta_sigmoid_in_kernel: bool = False,
+    allow_neg_eigval: bool = False,
+    chunk_size: int = 64,
+    check_values: bool = False,
+    backend: str | None = None,
+) -> Results:
+    """Gated DeltaNet-2, chunkwise: erase and write by channel, ``r_t = w_t * v_t - (b_t * k_t)^T
+    Diag(exp g_t) S_{t-1}``.
+
+    q, k ``[B, T, H, K]``; v ``[B, T, HV, V]``; g ``[B, T, HV, K]`` log decay <= 0 or None; b ``[B,
+    T, HV, K]`` in [0, 2]; w ``[B, T, HV, V]`` in [0, 1]. Everything else, results and errors: see
+    :mod:`rewy.operators`.
+    Source: the operator of the same name in flash-linear-attention 0.6.0.
+    """
+    door.refuse(
+        "chunk_gdn2", return_intermediate_states=return_intermediate_states, cp_context=cp_context
+    )
+    return _run(
+        "chunk_gdn2",
+        door.GDN2,
+        (q, k, v, g, b, w),
+        scale=scale,
+        initial_state=initial_state,
+        output_final_state=output_final_state,
+        use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel,
+        use_gate_in_kernel=use_gate_in_kernel,
+        A_log=A_log,
+        dt_bias=dt_bias,
+        safe_gate=safe_gate,
+        lower_bound=lower_bound,
+        use_beta_sigmoid_in_kernel=use_beta_sigmoid_in_kernel,
+        allow_neg_eigval=allow_neg_eigval,
+        state_v_first=state_v_first,
+        disable_recompute=disable_recompute,
+        chunk_size=chunk_size,
+        cu_seqlens=cu_seqlens,
+        cu_seqlens_cpu=cu_seqlens_cpu,
+        check_values=check_values,
+        backend=backend,
+    )
+
+
+def _ones(q: Tensor, v: Tensor) -> Tensor:
+    """The beta of a decoding call without one, which flash-linear-attention takes for 1."""
+    for name, x in (("q", q), ("v", v)):
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
+    return torch.ones(v.shape[:-1], dtype=q.dtype, device=q.device)
+
+
+def fused_recurrent_delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor | None = None,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    cu_seqlens: Tensor | None = None,
+    *,
+    use_beta_sigmoid_in_kernel: bool = False,
+    allow_neg_eigval: bool = False,
+    state_v_first: bool = False,
+    check_values: bool = False,
+    backend: str | None = None,
+) -> Results:
+    """DeltaNet, token by token; arguments and results as :func:`chunk_delta_rule`, beta None for 1.
+
+    Its backward is the chunkwise one.
+    """
+    return _run(
+        "fused_recurrent_delta_rule",
+        door.DELTA_RULE,
+        (q, k, v, None, _ones(q, v) if beta is None else beta, None),
+        token_by_token=True,
+        scale=scale,
+        initial_state=initial_state,
+        output_final_state=output_final_state,
+        use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel,
+        use_beta_sigmoid_in_kernel=use_beta_sigmoid_in_kernel,
+        allow_neg_eigval=allow_neg_eigval,
+        state_v_first=state_v_first,
+        cu_seqlens=cu_seqlens,
+        check_values=check_values,
+        backend=backend,
+    )
+
+
+def fused_recurrent_gated_delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor | None = None,
+    gk: None = None,
+    gv: None = None,
+    beta: Tensor | None = None,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    use_gate_in_kernel: bool = False,
+    A_log: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    use_beta_sigmoid_in_kernel: bool = False,
+    allow_neg_eigval: bool = False,
+    state_v_first: bool = False,
+    cu_seqlens: Tensor | None = None,
+    *,
+    safe_gate: bool = False,
+    lower_bound: float | None = None,
+    check_values: bool = False,
+    backend: str | None = None,
+) -> Results:
+    """Gated DeltaNet, token by token; arguments and results as :func:`chunk_gated_delta_rule`, beta
+    None for 1.
+
+    ``gk`` (a decay a key channel: that is :func:`fused_recurrent_kda`) and ``gv`` are refused. Its
+    backward is the chunkwise one.
+    """
+    door.refuse("fused_recurrent_gated_delta_rule", gk=gk, gv=gv)
+    return _run(
+        "fused_recurrent_gated_delta_rule",
+        door.GATED_DELTA_RULE,
+        (q, k, v, g, _ones(q, v) if beta is None else beta, None),
+        token_by_token=True,
+        scale=scale,
+        initial_state=initial_state,
+        output_final_state=output_final_state,
+        use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel,
+        use_gate_in_kernel=use_gate_in_kernel,
+        A_log=A_log,
+        dt_bias=dt_bias,
+        safe_gate=safe_gate,
+        lower_bound=lower_bound,
+        use_beta_sigmoid_in_kernel=use_beta_sigmoid_in_kernel,
+        allow_neg_eigval=allow_neg_eigval,
+        state_v_first=state_v_first,
+        cu_seqlens=cu_seqlens,
+        check_values=check_values,
+        backend=backend,
+    )
+
+
+def fused_recurrent_kda(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor | None,
+    beta: Tensor,
+    A_log: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    use_gate_in_kernel: bool = False,
+    use_beta_sigmoid_in_kernel: bool = False,
+    allow_neg_eigval: bool = False,
+    lower_bound: float | None = None,
+    state_v_first: bool = False,
+    cu_seqlens: Tensor | None = None,
+    *,
+    safe_gate: bool = False,
+    check_values: bool = False,
+    backend: str | None = None,
+) -> Results:
+    """Kimi Delta Attention, token by token; arguments and results as :func:`chunk_kda`.
+
+    Its backward is the chunkwise one.
+    """
+    return _run(
+        "fused_recurrent_kda",
+        door.KDA,
+        (q, k, v, g, beta, None),
+        token_by_token=True,
+        scale=scale,
+        initial_state=initial_state,
+        output_final_state=output_final_state,
+        use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel,
+        use_gate_in_kernel=use_gate_in_kernel,
+        A_log=A_log,
+        dt_bias=dt_bias,
+        safe_gate=safe_gate,
+        lower_bound=lower_bound,
+        use_beta_sigmoid_in_kernel=use_beta_sigmoid_in_kernel,
+        allow_neg_eigval=allow_neg_eigval,
+        state_v_first=state_v_first,
+        cu_seqlens=cu_seqlens,
+        check_values=check_values,
+        backend=backend,
+    )
+
+
+def fused_recurrent_gdn2(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor | None,
+    b: Tensor,
+    w: Tensor,
+    A_log: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    use_gate_in_kernel: bool = False,
+    lower_bound: float | None = None,
+    state_v_first: bool = False,
+    cu_seqlens: Tensor | None = None,
+    *,
+    safe_gate: bool = False,
+    use_beta_sigmoid_in_kernel: bool = False,
+    allow_neg_eigval: bool = False,
+    check_values: bool = False,
+    backend: str | None = None,
+) -> Results:
+    """Gated DeltaNet-2, token by token; arguments and results as :func:`chunk_gdn2`.
+
+    Its backward is the chunkwise one.
+    """
+    return _run(
+        "fused_recurrent_gdn2",
+        door.GDN2,
+        (q, k, v, g, b, w),
+        token_by_token=True,
+        scale=scale,
+        initial_state=initial_state,
+        output_final_state=output_final_state,
+        use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel,
+        use_gate_in_kernel=use_gate_in_kernel,
+        A_log=A_log,
+        dt_bias=dt_bias,
+        safe_gate=safe_gate,
+        lower_bound=lower_bound,
+        use_beta_sigmoid_in_kernel=use_beta_sigmoid_in_kernel,
+        allow_neg_eigval=allow_neg_eigval,
+        state_v_first=state_v_first,
+        cu_seqlens=cu_seqlens,
+        check_values=check_values,
+        backend=backend,
+    )
