@@ -27,17 +27,17 @@ Arguments common to all
     beta: ``[B, T, HV]``, usually in [0, 1], up to 2. The recurrence diverges where beta |k|^2 > 2.
     scale: multiplies the outputs; None for ``K ** -0.5``.
     initial_state: ``[N, HV, K, V]``, float32 (or float64 for float64 inputs); None for zeros.
-    output_final_state: also return the states after the last tokens; else None is returned for
-        them.
+    output_final_state: also return the states after the last tokens; else None stands for them.
     use_qk_l2norm_in_kernel: ``x / sqrt(sum x^2 + 1e-6)`` on q and k first.
     use_gate_in_kernel: g is raw; the decay is ``-exp(A_log) softplus(g + dt_bias)``, or with
-        ``lower_bound`` it is ``lower_bound sigmoid(exp(A_log) (g + dt_bias))``. A_log ``[HV]`` (None
-        with lower_bound: no factor), dt_bias ``[HV]`` for a gate per head, ``[HV * K]`` for one per channel, or None.
+        ``lower_bound`` it is ``lower_bound sigmoid(exp(A_log) (g + dt_bias))``. A_log is ``[HV]``
+        (None with lower_bound: no factor); dt_bias is ``[HV]`` for a gate per head, ``[HV * K]``
+        for one per channel, or None.
     lower_bound: a number below 0.
-    safe_gate: with ``use_gate_in_kernel`` it demands a lower_bound in [-5, 0); the arithmetic is the
-        same either way, safe for every g <= 0.
-    use_beta_sigmoid_in_kernel: beta (b and w) are logits; ``allow_neg_eigval`` doubles beta (b)
-        then.
+    safe_gate: with ``use_gate_in_kernel`` it demands a lower_bound in [-5, 0); the arithmetic is
+        the same either way, safe for every g <= 0.
+    use_beta_sigmoid_in_kernel: beta (b and w) are logits.
+    allow_neg_eigval: with ``use_beta_sigmoid_in_kernel``, beta (of gdn2: b alone) is doubled.
     state_v_first: states are ``[N, HV, V, K]``.
     cu_seqlens: ``[N + 1]`` int offsets of N sequences packed into B = 1; empty ones are fine.
         cu_seqlens_cpu: the same on the CPU, which saves reading them back from a device.
