@@ -46,14 +46,14 @@ def gate(x, A_log, dt_bias):
     return g, lambda dg: (vanishing(dg, slope), vanishing(dg, g))
 
 
-def bounded_gate(x, A_log, dt_bias, lower_bound):
+def bounded_gate(x, A_log, dt_bias, lower_bound, arithmetic):
     """g = lower_bound * sigmoid(exp(A_log) (x + dt_bias)), with exp(A_log) = 1 when A_log is None.
 
     Returns g and a pullback dg -> (dx, dA_log), as `gate` does.
     """
     u = x if dt_bias is None else x + dt_bias
     rate = np.ones_like(u) if A_log is None else np.exp(A_log)
-    z = rate * u
+    z = arithmetic.accumulate(rate * u)  # the slope's exponential magnifies its error
     slope = lower_bound * sigmoid(z) * sigmoid(-z)  # dg/dz
     return lower_bound * sigmoid(z), lambda dg: (
         vanishing(dg * slope, rate),

@@ -96,6 +96,10 @@ class Exact:
         """x summed over the axis or axes, which stay with length 1."""
         return x.sum(axis=axis, keepdims=True)
 
+    def solve(self, L, A):
+        """A = (I + L)^-1, the result of a substitution."""
+        return A
+
     def store(self, x):
         """x as it is read back from memory."""
         return x
@@ -158,6 +162,15 @@ class MonteCarlo:
         magnitude = np.abs(x[:1]).sum(axis=axis, keepdims=True)
         total = x.sum(axis=axis, keepdims=True)
         return self._blur(total, magnitude, x[:1].size // max(magnitude.size, 1))
+
+    def solve(self, L, A):
+        """A = (I + L)^-1 as forward substitution in the accumulator's type finds it.
+
+        Its error is of the size |A| |L| |A|, entry by entry (Higham, Accuracy and Stability of
+        Numerical Algorithms, chapter 14), which is far above u |A| where an entry cancels.
+        """
+        left = np.abs(A[:1])
+        return self._blur(A, left @ (np.abs(L[:1]) @ left), A.shape[-1])
 
     def store(self, x):
         """x rounded to the storage type, with an absolute error near zero."""

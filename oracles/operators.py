@@ -173,7 +173,9 @@ class _Evaluation:
         if a.lower_bound is None:
             g, self._pullbacks["g"] = activations.gate(g, A_log, dt_bias)
         else:
-            g, self._pullbacks["g"] = activations.bounded_gate(g, A_log, dt_bias, a.lower_bound)
+            g, self._pullbacks["g"] = activations.bounded_gate(
+                g, A_log, dt_bias, a.lower_bound, self._arithmetic
+            )
         return self._arithmetic.decay(np.exp(g))
 
     # Back to the users' shapes.

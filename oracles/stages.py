@@ -77,7 +77,8 @@ def open_chunk(x: Inputs, arithmetic, way) -> Chunk:
     bk, wv = x.b * x.k, x.w * x.v
     K_b = bk * start
     queries, erases = pairs.scores([x.q, bk], x.k)
-    A = arithmetic.store(invert(lower(erases, -1)))
+    L = lower(erases, -1)
+    A = arithmetic.store(arithmetic.solve(L, invert(L)))
     P = lower(arithmetic.store(x.scale * queries))
     U = way.residuals(A, wv, K_b, x.S0, arithmetic)
     whole = transpose(start[..., -1:, :])

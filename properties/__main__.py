@@ -31,6 +31,7 @@ def _parser() -> argparse.ArgumentParser:
     weigh.add_argument("--draws", type=int, default=1000)
     weigh.add_argument("--implementation", action="append", metavar="NAME", help="default: naive")
     weigh.add_argument("--processes", type=int, default=1)
+    weigh.add_argument("--minutes", type=float, help="stop after so many")
     weigh.add_argument("--first-seed", type=int, default=0, help="draws of other seeds are others")
     weigh.add_argument("--output", type=Path, help="also write the outcome here, as JSON")
     return parser
@@ -76,6 +77,7 @@ def _calibrate(options: argparse.Namespace) -> int:
         tuple(options.implementation or ("naive",)),
         processes=options.processes,
         first_seed=options.first_seed,
+        minutes=options.minutes,
     )
     text = json.dumps({"kappa in use": KAPPA, **outcome}, indent=2)
     print(text)

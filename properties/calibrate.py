@@ -34,6 +34,7 @@ def calibrate(
     *,
     processes: int = 1,
     first_seed: int = 0,
+    minutes: float | None = None,
 ) -> dict:
     """Scores of every quantity at kappa = 1 over ``draws`` cases, shared out evenly between the
     operators.
@@ -67,11 +68,10 @@ def calibrate(
             f"largest {worst[0][0]:.3f}",
             flush=True,
         )
-    outcome = {
-        "draws": draws,
-        "seconds": round(time.time() - started),
-        "torch": str(torch.__version__),
-    }
+        if minutes is not None and elapsed > 60 * minutes:
+            break
+    outcome = {"draws": min(done * ROUND, draws), "first seed": first_seed}
+    outcome |= {"seconds": round(time.time() - started), "torch": str(torch.__version__)}
     outcome["scores"] = {name: _table(values) for name, values in scores.items()}
     if ratios:
         outcome["ratio"] = {"of": list(implementations), **_table(ratios)}

@@ -52,12 +52,12 @@ class Watched(Exact):
         self._hold(np.abs(x), quantum(x))
         return x
 
-    accumulate = store
+    accumulate = output = store
 
     def decay(self, x: np.ndarray, span: object = None) -> np.ndarray:
         return self.store(x)
 
-    def product(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    def matmul(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         self._hold(np.abs(x) @ np.abs(y), quantum(x) * quantum(y))
         return x @ y
 

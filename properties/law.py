@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from hypothesis import event, given, target
 from hypothesis import strategies as st
+from hypothesis.errors import HypothesisException
 
 from properties import session
 from properties.case import OPERATORS, Case
@@ -61,7 +62,9 @@ class Law:
             return self.check(case, implementation)
         except Mismatch as mismatch:
             failure = mismatch
-        except (ValueError, TypeError, RuntimeError, IndexError, AssertionError) as error:
+        except HypothesisException:  # the search's own, such as an overrun draw
+            raise
+        except Exception as error:
             failure = Crash(f"{type(error).__name__}: {error}")
             failure.__cause__ = error
         failure.implementation = implementation.name
@@ -85,9 +88,11 @@ def law(draw: Draw, operators: Iterable[str] = OPERATORS) -> Callable[[Check], C
 
         @given(data=st.data())
         def search(operator: str, data: st.DataObject) -> None:
-            if session.out_of_time():
-                return
             case = data.draw(draw(operator), label="case")
+            # Behind the draw, since a test that stops drawing earlier looks flaky; and a skip ends
+            # the search, where a return would draw on to no purpose.
+            if session.out_of_time():
+                pytest.skip(f"time is up after {session.cases_of_test()} cases of this search")
             for regime in sorted(case.regimes()):
                 event(regime)
             session.saw(case)
@@ -114,7 +119,7 @@ def explain(name: str, case: Case, implementation: Implementation, failure: Mism
     return (
         f"{case.operator}: {name} fails on {implementation.name}: {failure.args[0]}\n"
         f"replay: python -m properties replay --property {name} "
-        f"--implementation {implementation.name} "
+        f"--implementation {session.name_of(implementation)} "
         f"--case '{case_text}'"
     )
 

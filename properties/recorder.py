@@ -24,6 +24,8 @@ from properties.corpus import parse, save
 from properties.truth import clock
 
 ROOT = Path(__file__).parent.parent
+# As for Hypothesis itself, but at home in the repository and not in the current directory.
+STORAGE = Path(os.environ.get("HYPOTHESIS_STORAGE_DIRECTORY", ROOT / ".hypothesis"))
 FAILURE = "rewy_failure"
 DEFAULT_PROFILE = "dev"
 
@@ -41,9 +43,7 @@ def _register(name: str, examples: int, *, database: bool = True, **options: obj
         max_examples=examples,
         deadline=None,
         derandomize=options.pop("derandomize", False),
-        database=DirectoryBasedExampleDatabase(ROOT / ".hypothesis" / "examples")
-        if database
-        else None,
+        database=DirectoryBasedExampleDatabase(STORAGE / "examples") if database else None,
         suppress_health_check=_SLOW,
         print_blob=False,
         **options,
@@ -133,6 +133,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=dropped)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    suite.begin_test()
+    if suite.out_of_time() and getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+        pytest.skip("time is up: nothing is drawn")
+
+
 def leaves(error: BaseException) -> Iterator[tuple[BaseException, bool]]:
     """The failures inside an exception, and whether Hypothesis called them flaky."""
     if isinstance(error, BaseExceptionGroup):
@@ -186,6 +193,7 @@ class _Tally:
         self.regimes: Counter = Counter()
         self.tests: list[dict] = []
         self.recorded: list[str] = []
+        self.known: list[str] = []
         self.flaky: list[dict] = []
 
     def add(self, clock: dict, regimes: dict) -> None:
@@ -201,6 +209,7 @@ class _Tally:
             "regimes": dict(sorted(self.regimes.items())),
             "tests": sorted(self.tests, key=lambda test: test["test"]),
             "recorded": sorted(set(self.recorded)),
+            "recorded already": sorted(set(self.known)),
             "flaky": self.flaky,
         }
         path.write_text(json.dumps(report, indent=2, sort_keys=True) + "\n")
@@ -216,7 +225,7 @@ class _Controller:
         self.config = config
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when != "call":
+        if report.when != "call" and report.outcome == "passed":
             return
         tally = self.config.stash[_TALLY]
         tally.tests.append(
@@ -226,6 +235,8 @@ class _Controller:
                 "seconds": round(report.duration, 2),
             }
         )
+        if report.when != "call" or not report.failed:  # an open entry's replay fails and is known
+            return
         for key, text in report.user_properties:
             if key != FAILURE:
                 continue
@@ -233,13 +244,14 @@ class _Controller:
             if failure["flaky"]:
                 tally.flaky.append(json.loads(failure["entry"]))
             else:
-                path = save(parse(failure["entry"]), self.config.getoption("--corpus"))
-                tally.recorded.append(str(path))
+                entry, corpus = parse(failure["entry"]), Path(self.config.getoption("--corpus"))
+                known = (corpus / entry.relative_path).exists()
+                (tally.known if known else tally.recorded).append(str(save(entry, corpus)))
 
     def pytest_terminal_summary(self, terminalreporter) -> None:
         tally, write = self.config.stash[_TALLY], terminalreporter.write_line
         cases, spent = tally.clock["cases"], sum(report["seconds"] for report in tally.tests)
-        if cases:
+        if cases and spent:
             elapsed = time.time() - tally.started
             ours, oracle = tally.clock["implementation"], tally.clock["oracle"]
             rest = max(spent - ours - oracle, 0)
@@ -250,6 +262,8 @@ class _Controller:
             )
         for path in sorted(set(tally.recorded)):
             write(f"rewy: recorded {path}", red=True)
+        for path in sorted(set(tally.known)):
+            write(f"rewy: recorded already {path}", red=True)
         for entry in tally.flaky:
             write(
                 f"rewy: flaky, not recorded: {entry['property']} {json.dumps(entry['case'])}",

@@ -177,6 +177,12 @@ SPOILERS = (
     Spoiler("offsets not from 0", ("cu_seqlens",), lambda c: c.packed, _offsets(_edit(0, 1))),
     Spoiler("offsets not to T", ("cu_seqlens",), lambda c: c.packed, _offsets(_edit(-1, 1))),
     Spoiler(
+        "offsets short of T",
+        ("cu_seqlens",),
+        lambda c: c.packed and c.lengths[-1] > 0,
+        _offsets(_edit(-1, -1)),
+    ),
+    Spoiler(
         "offsets that decrease",
         ("cu_seqlens",),
         lambda c: c.packed and c.N > 1,

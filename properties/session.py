@@ -28,10 +28,12 @@ JOURNAL = Path(".journal")
 @dataclass
 class _Session:
     names: tuple[str, ...] = DEFAULT
+    found: dict[str, Implementation] = field(default_factory=dict)
     device: str = "cpu"
     deadline: float | None = None
     failed: bool = False
     regimes: Counter = field(default_factory=Counter)
+    cases_of_test: int = 0
     journalling: bool = False
 
 
@@ -42,13 +44,13 @@ def configure(
     names: tuple[str, ...], device: str, deadline: float | None, journalling: bool = True
 ) -> None:
     """Say what this run is about. Raises ValueError for an unknown implementation or device."""
-    for name in names:
-        find(name)
+    found = {name: find(name) for name in names}
     try:
         torch.device(device)
     except RuntimeError as error:
         raise ValueError(f"device: got {device!r}: {error}") from error
-    _current.names, _current.device, _current.deadline = names, device, deadline
+    _current.names, _current.found = names, found
+    _current.device, _current.deadline = device, deadline
     _current.journalling = journalling
 
 
@@ -64,19 +66,36 @@ def deadline() -> float | None:
 
 def implementations(case: Case) -> list[Implementation]:
     """The implementations under test that claim a case."""
-    chosen = [find(name) for name in _current.names]
-    return [x for x in chosen if x.refuses(case, _current.device) is None]
+    chosen = _current.found or {name: find(name) for name in _current.names}
+    return [x for x in chosen.values() if x.refuses(case, _current.device) is None]
+
+
+def name_of(implementation: Implementation) -> str:
+    """What ``--implementation`` must say to get this one: its own name, or module:attribute."""
+    given = (name for name, x in _current.found.items() if x.name == implementation.name)
+    return next(given, implementation.name)
+
+
+def begin_test() -> None:
+    """A new search: an earlier one's failure does not keep it going when time is up."""
+    _current.failed, _current.cases_of_test = False, 0
+
+
+def cases_of_test() -> int:
+    """How many cases the search at hand has run."""
+    return _current.cases_of_test
 
 
 def out_of_time() -> bool:
-    """Whether the time box is spent. Never after a failure: the search must see it again to shrink
-    it.
+    """Whether the time box is spent. Never after a failure in the same search, which must see it
+    again to shrink it.
     """
     return _current.deadline is not None and not _current.failed and time.time() > _current.deadline
 
 
 def saw(case: Case) -> None:
-    """Count the regimes of a case that was run."""
+    """Count a case that is run, and its regimes."""
+    _current.cases_of_test += 1
     _current.regimes.update(f"{case.operator} {regime}" for regime in case.regimes())
 
 
@@ -86,7 +105,7 @@ def regimes() -> Counter:
 
 
 def record(name: str, case: Case, implementation: Implementation, failure: Exception) -> str:
-    """The corpus entry of a failure, as JSON; also notes that this run has failed."""
+    """The corpus entry of a failure, as JSON; also notes that this search has failed."""
     _current.failed = True
     entry = Entry(
         property=name,
@@ -121,7 +140,7 @@ def journal(name: str, case: Case, implementation: Implementation) -> Iterator[N
         return
     JOURNAL.mkdir(exist_ok=True)
     path = JOURNAL / f"{os.environ.get('PYTEST_XDIST_WORKER', 'main')}-{os.getpid()}.json"
-    flight = {"property": name, "implementation": implementation.name, "case": case.to_dict()}
+    flight = {"property": name, "implementation": name_of(implementation), "case": case.to_dict()}
     path.write_text(json.dumps(flight, sort_keys=True))
     try:
         yield

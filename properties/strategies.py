@@ -153,7 +153,8 @@ def cases(
     raw inputs. The operator delta_rule has no gates, whatever `gates` says.
     """
     most = MAX_TOKENS if max_tokens is None else max_tokens
-    names = [name for name in GATES if not (plain and name == "raw")]
+    names = list(GATES) if plain else [*GATES, "raw", "raw"]  # the options that go with it are many
+    names = [name for name in names if not (plain and name == "raw")]
     profile = draw(_among(names, gates)) if operator != "delta_rule" else "zero"
     options = {} if plain else draw(_options(operator, profile))
     normalised, raw_beta = options.get("qk_l2norm", False), options.get("beta_sigmoid", False)

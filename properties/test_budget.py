@@ -4,6 +4,8 @@ input allows.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from properties import truth
 from properties.case import Case
 from properties.implementations import Implementation
@@ -25,8 +27,10 @@ def test_results_are_within_budget(case: Case, implementation: Implementation) -
 
 @law(cases)
 def test_decoding_equals_chunkwise(case: Case, implementation: Implementation) -> float:
-    """The token-by-token form has the chunkwise form's truth and budget, gradients included."""
-    results = run(case, implementation, token_by_token=True)
-    verdict = judge(case, results, *truth.budget(case, implementation.precision(case)))
+    """The token-by-token form has the chunkwise form's truth; its backward is of chunks of 64."""
+    inputs, chunks = truth.inputs_of(case), replace(case, chunk_size=64)
+    results = run(chunks, implementation, inputs, token_by_token=True)
+    expected = truth.budget_of(chunks, inputs, implementation.precision(chunks))
+    verdict = judge(chunks, results, *expected)
     verdict.check()
     return verdict.score

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from properties import truth
+from properties import session, truth
 from properties.case import CHOICES, Case
 from properties.editing import PER_HEAD, TOKENS, map_tokens, packed_as, unpack, with_arrays
 from properties.implementations import Implementation
@@ -18,12 +18,13 @@ from properties.verdict import STATES, judge
 
 @law(cases)
 def test_chunk_size_changes_nothing(case: Case, implementation: Implementation) -> None:
-    """Any other chunk size, judged by this one's truth and budget."""
-    expected = truth.budget(case, implementation.precision(case))
+    """Any other chunk size on this one's inputs, judged by the truth and its own budget."""
+    inputs = truth.inputs_of(case)
     sizes = [size for size in CHOICES["chunk_size"] if size != case.chunk_size]
     other = replace(case, chunk_size=sizes[case.seed % len(sizes)])
-    if implementation.refuses(other, "cpu") is None:
-        judge(case, run(other, implementation, truth.inputs_of(case)), *expected).check()
+    if implementation.refuses(other, session.device()) is None:
+        expected = truth.budget_of(other, inputs, implementation.precision(other))
+        judge(other, run(other, implementation, inputs), *expected).check()
 
 
 @law(cases)
@@ -106,7 +107,7 @@ def test_padding_is_inert(case: Case, implementation: Implementation) -> None:
     tokens["q"] = _pad(case, inputs.q, pad, fill=1.0)  # a query only reads
     lengths = tuple(n + pad for n in case.lengths)
     padded = replace(case, lengths=lengths, cut=0)
-    if implementation.refuses(padded, "cpu") is not None:
+    if implementation.refuses(padded, session.device()) is not None:
         return
     found = run(padded, implementation, with_arrays(inputs, **tokens))
     found = {name: x if name in STATES else _unpad(case, x, pad) for name, x in found.items()}

@@ -107,6 +107,10 @@ class TorchOperators:
         tensors, options = arguments(case, inputs, device)
         leaves = {name: x.detach().requires_grad_() for name, x in tensors.items()}
         o, ht = self.call(case, leaves, options, token_by_token=token_by_token)
+        state_type = torch.float64 if case.dtype == "float64" else torch.float32
+        for name, x, kind in (("o", o, tensors["q"].dtype), ("ht", ht, state_type)):
+            if x.dtype != kind:
+                raise AssertionError(f"{name} is {x.dtype}, not {kind}")
         results = {"o": to_array(o), "ht": to_array(ht)}
         adjoints = [
             (y, place(inputs[name], name, inputs.dtypes[name], case, device))

@@ -39,17 +39,24 @@ def beta_sigmoid_adjoint(dy: Tensor, x: Tensor, neg_eigval: bool) -> Tensor:
     return dx * 2 if neg_eigval else dx
 
 
-def _log_softplus(x: Tensor) -> Tensor:
-    """log(softplus(x)); below -40 softplus(x) is exp(x) to the last bit, above it nothing
-    underflows.
+def _times_exp(A_log: Tensor | None, factor: Tensor, log_factor: Tensor) -> Tensor:
+    """``exp(A_log) factor`` for factor >= 0; None stands for A_log = 0.
+
+    By logarithms where one of the two leaves the range and the product may not: a sum of large
+    logarithms errs by as much as they are large, so everywhere else it is a product.
     """
-    softplus = x.clamp(min=0) + (-x.abs()).exp().log1p()
-    return torch.where(x < -40, x, softplus.log())
+    if A_log is None:
+        return factor
+    scale = A_log.exp()
+    small = torch.finfo(factor.dtype).tiny
+    in_range = scale.isfinite() & (scale >= small) & (factor >= small)
+    return torch.where(in_range, scale * factor, (A_log + log_factor).exp())
 
 
-def _bounded_argument(x: Tensor, A_log: Tensor | None) -> Tensor:
-    """``exp(A_log) x`` with one exponential, so that a huge factor times 0 is 0."""
-    return x if A_log is None else x.sign() * (A_log + x.abs().log()).exp()
+def _softplus(x: Tensor) -> tuple[Tensor, Tensor]:
+    """softplus(x) and its logarithm; below -40 it is exp(x) to the last bit."""
+    y = x.clamp(min=0) + (-x.abs()).exp().log1p()
+    return y, torch.where(x < -40, x, y.log())
 
 
 def gate(
@@ -57,35 +64,39 @@ def gate(
 ) -> Tensor:
     """The log decay of a raw gate.
 
-    ``-exp(A_log) softplus(x + dt_bias)``, or with a lower bound ``lower_bound sigmoid(exp(A_log) (x
-    + dt_bias))``. x is ``[B, T, HV, 1 or K]``; A_log ``[HV, 1]`` or None (then 0); dt_bias ``[HV, 1
-    or K]`` or None.
+    ``-exp(A_log) softplus(x + dt_bias)``, or with a lower bound
+    ``lower_bound sigmoid(exp(A_log) (x + dt_bias))``. x is ``[B, T, HV, 1 or K]``; A_log is
+    ``[HV, 1]`` or None (then 0); dt_bias is ``[HV, 1 or K]`` or None.
     """
     if dt_bias is not None:
         x = x + dt_bias
     if lower_bound is not None:
         return lower_bound * _bounded_argument(x, A_log).sigmoid()
-    return -(A_log + _log_softplus(x)).exp()
+    return -_times_exp(A_log, *_softplus(x))
+
+
+def _bounded_argument(x: Tensor, A_log: Tensor | None) -> Tensor:
+    """``exp(A_log) x``."""
+    return x.sign() * _times_exp(A_log, x.abs(), x.abs().log())
 
 
 def gate_adjoint(
     dg: Tensor, x: Tensor, A_log: Tensor | None, dt_bias: Tensor | None, lower_bound: float | None
 ) -> tuple[Tensor, Tensor]:
-    """Adjoints of x (and so of dt_bias, before its sum) and of A_log, before its sum; shaped as
-    ``dg``.
+    """Adjoints of x (and so of dt_bias) and of A_log, before their sums; shaped as ``dg``.
 
     A gate of -inf has decay 0, and 0 times any factor of its own is the limit: both adjoints are 0
-    there.
+    wherever dg is.
     """
     if dt_bias is not None:
         x = x + dt_bias
     if lower_bound is not None:
         z = _bounded_argument(x, A_log)
-        log_slope = F.logsigmoid(z) + F.logsigmoid(-z)
-        if A_log is not None:
-            log_slope = A_log + log_slope
-        d = lower_bound * dg
-        return d * log_slope.exp(), d * x.sign() * (x.abs().log() + log_slope).exp()
-    dx = -dg * (A_log + F.logsigmoid(x)).exp()  # softplus' is the sigmoid
-    dA = -dg * (A_log + _log_softplus(x)).exp()
+        slope, log_slope = z.sigmoid() * (-z).sigmoid(), F.logsigmoid(z) + F.logsigmoid(-z)
+        dx = lower_bound * dg * _times_exp(A_log, slope, log_slope)
+        log_x = x.abs().log()
+        dA = lower_bound * dg * x.sign() * _times_exp(A_log, slope * x.abs(), log_slope + log_x)
+    else:
+        dx = -dg * _times_exp(A_log, x.sigmoid(), F.logsigmoid(x))  # softplus' is the sigmoid
+        dA = -dg * _times_exp(A_log, *_softplus(x))
     return dx.masked_fill(dg == 0, 0), dA.masked_fill(dg == 0, 0)

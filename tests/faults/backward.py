@@ -1,0 +1,233 @@
+"""Faults of the backward: correction (both ways), reverse states, contraction, sums, policies."""
+
+from __future__ import annotations
+
+from tests.faults.fault import GATED, Fault
+
+TILING = "backends/eager/tiling.py"
+CONTRACTION = "backends/eager/contraction.py"
+CORRECTION = "backends/eager/correction.py"
+NAIVE = "backends/eager/naive.py"
+GRAPH = "backends/eager/graph.py"
+
+FAULTS = (
+    Fault(
+        "A-not-transposed",
+        "correction",
+        CORRECTION,
+        "Y[step] = A[step].mT @ incoming",
+        "Y[step] = A[step] @ incoming",
+    ),
+    Fault(
+        "sign-of-dL",
+        "wrong sign",
+        CORRECTION,
+        "dL = -(Y @ system.U.mT).tril_(-1)",
+        "dL = (Y @ system.U.mT).tril_(-1)",
+    ),
+    Fault(
+        "dK_b-dropped",
+        "dropped term",
+        CORRECTION,
+        "dK_b = -(Y @ system.S.mT)",
+        "dK_b = torch.zeros_like(x.k_b)",
+    ),
+    Fault(
+        "later-chunks-do-not-reach-Y",
+        "dropped term",
+        CORRECTION,
+        "incoming = dU[step] + x.k_t[step] @ dh",
+        "incoming = dU[step]",
+    ),
+    Fault(
+        "reverse-state-not-decayed",
+        "dropped term",
+        CORRECTION,
+        "        if x.total is not None:\n            dh *= x.total[step]\n",
+        "",
+        GATED,
+    ),
+    Fault(
+        "erase-missing-from-the-reverse-state",
+        "dropped term",
+        CORRECTION,
+        "dh += x.q[step].mT @ dO[step] - x.k_b[step].mT @ Y[step]",
+        "dh += x.q[step].mT @ dO[step]",
+    ),
+    Fault(
+        "naive-misses-a-part-of-dA",
+        "correction",
+        NAIVE,
+        "        dA += dW @ x.k_b.mT  # 3\n",
+        "",
+        implementation="naive",
+    ),
+    Fault(
+        "naive-multiplies-by-A-untransposed",
+        "correction",
+        NAIVE,
+        "right = dA @ A.mT",
+        "right = dA @ A",
+        implementation="naive",
+    ),
+    Fault(
+        "naive-mask-takes-the-upper-half",
+        "correction",
+        NAIVE,
+        "dL = -torch.tril(A.mT @ right, -1)",
+        "dL = -torch.tril((A.mT @ right).mT, -1)",
+        implementation="naive",
+    ),
+    Fault(
+        "diagonal-counted-twice",
+        "mask",
+        CONTRACTION,
+        "strict = [d.tril(-1) for d in scores]",
+        "strict = [d.tril() for d in scores]",
+        ("delta_rule",),
+    ),
+    Fault(
+        "source-not-decayed",
+        "dropped term",
+        CONTRACTION,
+        "d_source = d_source + pairs.mT @ (x_later * down)",
+        "d_source = d_source + pairs.mT @ x_later",
+        GATED,
+    ),
+    Fault(
+        "diagonal-missing-from-dk",
+        "dropped term",
+        GRAPH,
+        "k=Dk + Dk_state + on_diagonal * x.q + x.b * Dbk,",
+        "k=Dk + Dk_state + x.b * Dbk,",
+    ),
+    Fault(
+        "erase-missing-from-dk",
+        "dropped term",
+        GRAPH,
+        "on_diagonal * x.q + x.b * Dbk,",
+        "on_diagonal * x.q,",
+    ),
+    Fault(
+        "scale-missing-from-dq",
+        "scale",
+        GRAPH,
+        "Dq_state, Dk_state = scale * (dO @ system.S.mT)",
+        "Dq_state, Dk_state = (dO @ system.S.mT)",
+    ),
+    Fault(
+        "dbeta-by-division",
+        "gradient edges",
+        GRAPH,
+        "        w=x.v * Y,\n",
+        "        w=x.w * x.v * Y / x.w,\n",
+    ),
+    Fault(
+        "write-missing-from-dbeta",
+        "dropped term",
+        GRAPH,
+        "db, dw = db + dw, None",
+        "db, dw = db, None",
+        ("delta_rule", "gated_delta_rule", "kda"),
+    ),
+    Fault(
+        "group-not-summed",
+        "heads",
+        GRAPH,
+        "return tokens(d).unflatten(2, (spec.H, -1)).sum(3)",
+        "return tokens(d).unflatten(2, (spec.H, -1))[:, :, :, 0]",
+    ),
+    Fault(
+        "neighbouring-heads-summed",
+        "heads",
+        GRAPH,
+        "return tokens(d).unflatten(2, (spec.H, -1)).sum(3)",
+        "return tokens(d).unflatten(2, (-1, spec.H)).sum(2)",
+    ),
+    Fault(
+        "group-summed-in-order-of-arrival",
+        "compiler, race",
+        GRAPH,
+        "        return tokens(d).unflatten(2, (spec.H, -1)).sum(3)\n",
+        "        late = _to_arguments.__dict__.setdefault('late', [])\n"
+        "        late.append(0)\n"
+        "        return tokens(d).unflatten(2, (spec.H, -1)).roll(len(late) // 2, 3).sum(3)\n",
+        ("delta_rule",),
+    ),
+    Fault(
+        "dA_log-of-the-first-batch-member",
+        "reduction",
+        GRAPH,
+        "dA_log = dA.sum((0, 1, 3))",
+        "dA_log = dA[:1].sum((0, 1, 3))",
+        GATED,
+    ),
+    Fault(
+        "ddt_bias-averaged",
+        "reduction",
+        GRAPH,
+        "ddt_bias = dg.sum((0, 1))",
+        "ddt_bias = dg.mean(0).sum(0)",
+        GATED,
+    ),
+    Fault(
+        "dht-ignored",
+        "dropped argument",
+        GRAPH,
+        "_start(problem, dht, tiling)",
+        "_start(problem, None, tiling)",
+    ),
+    Fault(
+        "loss-through-the-state-alone-ignored",
+        "dropped argument",
+        "autograd.py",
+        "if do is None and dht is None:",
+        "if do is None:",
+    ),
+    Fault(
+        "h0-ignored-by-the-recomputation",
+        "dropped argument",
+        GRAPH,
+        "h0 = _start(problem, problem.tensors.h0, tiling)\n        system, _ =",
+        "h0 = _start(problem, None, tiling)\n        system, _ =",
+    ),
+    Fault(
+        "scale-ignored-by-the-recomputation",
+        "policy",
+        GRAPH,
+        "_scores(x, spec.scale, want_L=A is None)",
+        "_scores(x, spec.K**-0.5, want_L=A is None)",
+    ),
+    Fault(
+        "right-side-saved-for-U",
+        "policy",
+        GRAPH,
+        "Saved(A, P, system.U, system.S)",
+        "Saved(A, P, system.R, system.S)",
+        implementation="eager-save",
+    ),
+    Fault(
+        "saved-states-overwritten",
+        "policy",
+        GRAPH,
+        "(sums.total * system.S * dS).sum(-1)",
+        "system.S.mul_(sums.total).mul_(dS).sum(-1)",
+        ("gated_delta_rule",),
+        "eager-save",
+    ),
+    Fault(
+        "recomputed-in-bfloat16",
+        "policy",
+        GRAPH,
+        "        system, _ = states(A, x.w * x.v, ends, h0, tiling)\n",
+        "        system, _ = states(A, (x.w * x.v).bfloat16().to(A.dtype), ends, h0, tiling)\n",
+    ),
+    Fault(
+        "inverse-of-decoding-has-another-sign",
+        "wrong sign",
+        GRAPH,
+        "A = solve(L) if A is None else A",
+        "A = solve(-L) if A is None else A",
+        ("delta_rule",),
+    ),
+)

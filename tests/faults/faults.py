@@ -1,0 +1,7 @@
+"""Every planted fault."""
+
+from __future__ import annotations
+
+from tests.faults import backward, door, forward, gates
+
+FAULTS = (*forward.FAULTS, *gates.FAULTS, *backward.FAULTS, *door.FAULTS)
