@@ -64,6 +64,8 @@ def _positive(tensors: dict, options: dict) -> None:
     g = tensors["g"].clone()
     g[(-1,) * g.dim()] = 0.5
     tensors["g"] = g
+    if g.device.type != "cpu":  # values on a device are checked on request
+        options["check_values"] = True
 
 
 def _widened(x: torch.Tensor) -> torch.Tensor:
@@ -167,7 +169,9 @@ SPOILERS = (
         "A_log without its gate",
         ("A_log",),
         lambda c: c.has_gate and not c.gate_in_kernel,
-        lambda tensors, options: tensors.update(A_log=torch.zeros(tensors["v"].shape[2])),
+        lambda tensors, options: tensors.update(
+            A_log=torch.zeros(tensors["v"].shape[2], device=tensors["v"].device)
+        ),
     ),
     Spoiler("lower_bound above 0", ("lower_bound",), _gated, _option(lower_bound=1.0)),
     Spoiler("a backend of no such name", ("backend",), _always, _option(backend="quantum")),

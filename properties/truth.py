@@ -71,11 +71,14 @@ def budget(
 
 
 def budget_of(
-    case: Case, inputs: Inputs, precision: Precision, salt: int = 0
+    case: Case, inputs: Inputs, precision: Precision, salt: int = 0, **changes: object
 ) -> tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]:
-    """As :func:`budget`, for inputs that a law has changed; ``salt`` draws independent noise."""
+    """As :func:`budget`, for inputs that a law has changed.
+
+    ``salt`` draws independent noise; ``changes`` are to the oracle's arguments.
+    """
     return oracles.spread(
-        oracle_arguments(case, inputs),
+        oracle_arguments(case, inputs, **changes),
         inputs.do,
         inputs.dht,
         precision,

@@ -35,7 +35,7 @@ STATES = ("ht", "dh0")
 PARAMETERS = ("dA_log", "ddt_bias")
 
 # Calibrated: `python -m properties calibrate`, see docs/method.md.
-KAPPA = 4.0
+KAPPA = 7.0
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def judge(
             score = _score(got[index], exact[index], spread[part], form, kappa)
             if not score <= worst:  # NaN counts as worst
                 worst = score
-                verdict.worst[name] = _describe(where, got[index], exact[index])
+                verdict.worst[name] = _describe(where, got[index], exact[index], form)
         verdict.scores[name] = worst
     return verdict
 
@@ -231,9 +231,10 @@ def _norm(x: np.ndarray) -> float:
     return float(largest * np.sqrt(((x / largest) ** 2).sum())) if largest else 0.0
 
 
-def _describe(where: str, got: np.ndarray, exact: np.ndarray) -> str:
+def _describe(where: str, got: np.ndarray, exact: np.ndarray, form: Format) -> str:
     with np.errstate(all="ignore"):
         error = np.abs(np.asarray(got - exact, np.float64))
+        error[~(np.abs(exact) < form.largest)] = 0  # not judged
     index = np.unravel_index(int(np.argmax(np.where(np.isnan(error), np.inf, error))), error.shape)
     place = [int(i) for i in index]
     return (

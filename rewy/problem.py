@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import torch
@@ -192,6 +192,8 @@ def check(
     B, T, H, HV, K, V = _check_qkv(q, k, v)
     beta_name = "b" if gates.channels else "beta"
     _check_gates(gates, beta_name, g, b, w, (B, T, HV, K, V))
+    _need_tensor("A_log", A_log, optional=True)
+    _need_tensor("dt_bias", dt_bias, optional=True)
     wide = q.dtype == torch.float64
     for name, x in (("g", g), (beta_name, b), ("w", w), ("A_log", A_log), ("dt_bias", dt_bias)):
         if x is not None:
@@ -203,7 +205,9 @@ def check(
             "allow_neg_eigval=True needs use_beta_sigmoid_in_kernel=True, got False "
             "(a beta that is passed ready may reach 2 by itself)"
         )
-    if isinstance(chunk_size, bool) or chunk_size not in CHUNK_SIZES:
+    if isinstance(chunk_size, bool) or not isinstance(chunk_size, Integral):
+        raise TypeError(f"chunk_size must be one of {CHUNK_SIZES}, got {_describe(chunk_size)}")
+    if chunk_size not in CHUNK_SIZES:
         raise ValueError(f"chunk_size must be one of {CHUNK_SIZES}, got {_describe(chunk_size)}")
     if scale is None:
         scale = K**-0.5
@@ -318,8 +322,6 @@ def _check_options(
     K: int,
 ) -> None:
     """The gate's activation: which of its arguments go together."""
-    _need_tensor("A_log", A_log, optional=True)
-    _need_tensor("dt_bias", dt_bias, optional=True)
     if lower_bound is not None:
         if isinstance(lower_bound, bool) or not isinstance(lower_bound, Real):
             raise TypeError(f"lower_bound must be a number or None, got {_describe(lower_bound)}")
@@ -373,6 +375,8 @@ def _check_packing(B: int, cu_seqlens: Tensor, cu_seqlens_cpu: Tensor | None) ->
 
 
 def _check_devices(q: Tensor, **others: Tensor | None) -> None:
+    if q.device.type == "meta":
+        raise ValueError("q must lie on a device that computes, got meta")
     for name, x in others.items():
         if x is not None and x.device != q.device:
             hint = " (offsets on the CPU go beside it, as cu_seqlens_cpu)" * (name == "cu_seqlens")

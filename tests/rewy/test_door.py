@@ -242,7 +242,7 @@ def test_flags_are_booleans(option):
     [
         ("chunk_size", 0, ValueError),
         ("chunk_size", 256, ValueError),
-        ("chunk_size", "64", ValueError),
+        ("chunk_size", "64", TypeError),
         ("scale", float("inf"), ValueError),
         ("scale", True, TypeError),
         ("scale", torch.tensor(1.0), TypeError),
