@@ -70,28 +70,54 @@ from rewy.backends import select
 Results = tuple[Tensor, Tensor | None]
 
 
+# Options of flash-linear-attention that are not here: refused where they have a value.
+REFUSED = (
+    "chunk_indices",
+    "cp_context",
+    "gk",
+    "gv",
+    "max_num_seqs",
+    "return_intermediate_states",
+    "use_graph",
+)
+# What a call without the option means.
+ABSENT = {
+    "use_gate_in_kernel": False,
+    "A_log": None,
+    "dt_bias": None,
+    "lower_bound": None,
+    "safe_gate": False,
+    "disable_recompute": False,
+    "chunk_size": 64,
+    "cu_seqlens_cpu": None,
+}
+
+
 def _run(
-    operator: str,
-    gates: door.Gates,
-    tensors: tuple[Tensor | None, ...],
-    *,
-    backend: str | None,
-    token_by_token: bool = False,
-    **options: Any,
+    operator: str, gates: door.Gates, call: dict[str, Any], *, token_by_token: bool = False
 ) -> Results:
-    defaults = {
-        "use_gate_in_kernel": False,
-        "A_log": None,
-        "dt_bias": None,
-        "lower_bound": None,
-        "safe_gate": False,
-        "disable_recompute": False,
-        "chunk_size": 64,
-        "cu_seqlens_cpu": None,
-    }
-    problem = door.check(operator, gates, *tensors, **{**defaults, **options})
+    """Check a call, given as its arguments by name, choose a backend and go."""
+    call = dict(call)
+    door.refuse(operator, {name: call.pop(name) for name in REFUSED if name in call})
+    backend = call.pop("backend")
+    q, k, v, g = call.pop("q"), call.pop("k"), call.pop("v"), call.pop("g", None)
+    if gates.channels:
+        b, w = call.pop("b"), call.pop("w")
+    else:
+        b, w = call.pop("beta"), None
+        if b is None and token_by_token:
+            b = _ones(q, v)
+    problem = door.check(gates, q, k, v, g, b, w, **{**ABSENT, **call})
     chosen = select(problem, backend)
     return DeltaRule.apply(chosen, problem.spec, token_by_token, *problem.tensors)
+
+
+def _ones(q: Tensor, v: Tensor) -> Tensor:
+    """The beta of a decoding call without one, which flash-linear-attention takes for 1."""
+    for name, x in (("q", q), ("v", v)):
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
+    return torch.ones(v.shape[:-1], dtype=q.dtype, device=q.device)
 
 
 def chunk_delta_rule(
@@ -120,24 +146,7 @@ def chunk_delta_rule(
     errors: see :mod:`rewy.operators`. Source: Yang et al., Parallelizing Linear Transformers with
     the Delta Rule, 2024.
     """
-    return _run(
-        "chunk_delta_rule",
-        door.DELTA_RULE,
-        (q, k, v, None, beta, None),
-        scale=scale,
-        initial_state=initial_state,
-        output_final_state=output_final_state,
-        use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel,
-        use_beta_sigmoid_in_kernel=use_beta_sigmoid_in_kernel,
-        allow_neg_eigval=allow_neg_eigval,
-        state_v_first=state_v_first,
-        disable_recompute=disable_recompute,
-        chunk_size=chunk_size,
-        cu_seqlens=cu_seqlens,
-        cu_seqlens_cpu=cu_seqlens_cpu,
-        check_values=check_values,
-        backend=backend,
-    )
+    return _run("chunk_delta_rule", door.DELTA_RULE, locals())
 
 
 def chunk_gated_delta_rule(
@@ -175,30 +184,7 @@ def chunk_gated_delta_rule(
     else, results and errors: see :mod:`rewy.operators`. Source: Yang et al., Gated Delta Networks,
         2025.
     """
-    door.refuse("chunk_gated_delta_rule", chunk_indices=chunk_indices, cp_context=cp_context)
-    return _run(
-        "chunk_gated_delta_rule",
-        door.GATED_DELTA_RULE,
-        (q, k, v, g, beta, None),
-        scale=scale,
-        initial_state=initial_state,
-        output_final_state=output_final_state,
-        use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel,
-        use_gate_in_kernel=use_gate_in_kernel,
-        A_log=A_log,
-        dt_bias=dt_bias,
-        safe_gate=safe_gate,
-        lower_bound=lower_bound,
-        use_beta_sigmoid_in_kernel=use_beta_sigmoid_in_kernel,
-        allow_neg_eigval=allow_neg_eigval,
-        state_v_first=state_v_first,
-        disable_recompute=disable_recompute,
-        chunk_size=chunk_size,
-        cu_seqlens=cu_seqlens,
-        cu_seqlens_cpu=cu_seqlens_cpu,
-        check_values=check_values,
-        backend=backend,
-    )
+    return _run("chunk_gated_delta_rule", door.GATED_DELTA_RULE, locals())
 
 
 def chunk_kda(
@@ -238,36 +224,7 @@ def chunk_kda(
     ``[B, T, HV]``. Everything
     else, results and errors: see :mod:`rewy.operators`. Source: Kimi Team, Kimi Linear, 2025.
     """
-    door.refuse(
-        "chunk_kda",
-        return_intermediate_states=return_intermediate_states,
-        cp_context=cp_context,
-        use_graph=use_graph,
-        max_num_seqs=max_num_seqs,
-    )
-    return _run(
-        "chunk_kda",
-        door.KDA,
-        (q, k, v, g, beta, None),
-        scale=scale,
-        initial_state=initial_state,
-        output_final_state=output_final_state,
-        use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel,
-        use_gate_in_kernel=use_gate_in_kernel,
-        A_log=A_log,
-        dt_bias=dt_bias,
-        safe_gate=safe_gate,
-        lower_bound=lower_bound,
-        use_beta_sigmoid_in_kernel=use_beta_sigmoid_in_kernel,
-        allow_neg_eigval=allow_neg_eigval,
-        state_v_first=state_v_first,
-        disable_recompute=disable_recompute,
-        chunk_size=chunk_size,
-        cu_seqlens=cu_seqlens,
-        cu_seqlens_cpu=cu_seqlens_cpu,
-        check_values=check_values,
-        backend=backend,
-    )
+    return _run("chunk_kda", door.KDA, locals())
 
 
 def chunk_gdn2(
@@ -307,40 +264,7 @@ def chunk_gdn2(
     :mod:`rewy.operators`.
     Source: the operator of the same name in flash-linear-attention 0.6.0.
     """
-    door.refuse(
-        "chunk_gdn2", return_intermediate_states=return_intermediate_states, cp_context=cp_context
-    )
-    return _run(
-        "chunk_gdn2",
-        door.GDN2,
-        (q, k, v, g, b, w),
-        scale=scale,
-        initial_state=initial_state,
-        output_final_state=output_final_state,
-        use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel,
-        use_gate_in_kernel=use_gate_in_kernel,
-        A_log=A_log,
-        dt_bias=dt_bias,
-        safe_gate=safe_gate,
-        lower_bound=lower_bound,
-        use_beta_sigmoid_in_kernel=use_beta_sigmoid_in_kernel,
-        allow_neg_eigval=allow_neg_eigval,
-        state_v_first=state_v_first,
-        disable_recompute=disable_recompute,
-        chunk_size=chunk_size,
-        cu_seqlens=cu_seqlens,
-        cu_seqlens_cpu=cu_seqlens_cpu,
-        check_values=check_values,
-        backend=backend,
-    )
-
-
-def _ones(q: Tensor, v: Tensor) -> Tensor:
-    """The beta of a decoding call without one, which flash-linear-attention takes for 1."""
-    for name, x in (("q", q), ("v", v)):
-        if not isinstance(x, Tensor):
-            raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
-    return torch.ones(v.shape[:-1], dtype=q.dtype, device=q.device)
+    return _run("chunk_gdn2", door.GDN2, locals())
 
 
 def fused_recurrent_delta_rule(
@@ -364,22 +288,7 @@ def fused_recurrent_delta_rule(
 
     Its backward is the chunkwise one.
     """
-    return _run(
-        "fused_recurrent_delta_rule",
-        door.DELTA_RULE,
-        (q, k, v, None, _ones(q, v) if beta is None else beta, None),
-        token_by_token=True,
-        scale=scale,
-        initial_state=initial_state,
-        output_final_state=output_final_state,
-        use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel,
-        use_beta_sigmoid_in_kernel=use_beta_sigmoid_in_kernel,
-        allow_neg_eigval=allow_neg_eigval,
-        state_v_first=state_v_first,
-        cu_seqlens=cu_seqlens,
-        check_values=check_values,
-        backend=backend,
-    )
+    return _run("fused_recurrent_delta_rule", door.DELTA_RULE, locals(), token_by_token=True)
 
 
 def fused_recurrent_gated_delta_rule(
@@ -413,27 +322,8 @@ def fused_recurrent_gated_delta_rule(
     ``gk`` (a decay a key channel: that is :func:`fused_recurrent_kda`) and ``gv`` are refused. Its
     backward is the chunkwise one.
     """
-    door.refuse("fused_recurrent_gated_delta_rule", gk=gk, gv=gv)
     return _run(
-        "fused_recurrent_gated_delta_rule",
-        door.GATED_DELTA_RULE,
-        (q, k, v, g, _ones(q, v) if beta is None else beta, None),
-        token_by_token=True,
-        scale=scale,
-        initial_state=initial_state,
-        output_final_state=output_final_state,
-        use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel,
-        use_gate_in_kernel=use_gate_in_kernel,
-        A_log=A_log,
-        dt_bias=dt_bias,
-        safe_gate=safe_gate,
-        lower_bound=lower_bound,
-        use_beta_sigmoid_in_kernel=use_beta_sigmoid_in_kernel,
-        allow_neg_eigval=allow_neg_eigval,
-        state_v_first=state_v_first,
-        cu_seqlens=cu_seqlens,
-        check_values=check_values,
-        backend=backend,
+        "fused_recurrent_gated_delta_rule", door.GATED_DELTA_RULE, locals(), token_by_token=True
     )
 
 
@@ -464,27 +354,7 @@ def fused_recurrent_kda(
 
     Its backward is the chunkwise one.
     """
-    return _run(
-        "fused_recurrent_kda",
-        door.KDA,
-        (q, k, v, g, beta, None),
-        token_by_token=True,
-        scale=scale,
-        initial_state=initial_state,
-        output_final_state=output_final_state,
-        use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel,
-        use_gate_in_kernel=use_gate_in_kernel,
-        A_log=A_log,
-        dt_bias=dt_bias,
-        safe_gate=safe_gate,
-        lower_bound=lower_bound,
-        use_beta_sigmoid_in_kernel=use_beta_sigmoid_in_kernel,
-        allow_neg_eigval=allow_neg_eigval,
-        state_v_first=state_v_first,
-        cu_seqlens=cu_seqlens,
-        check_values=check_values,
-        backend=backend,
-    )
+    return _run("fused_recurrent_kda", door.KDA, locals(), token_by_token=True)
 
 
 def fused_recurrent_gdn2(
@@ -515,24 +385,4 @@ def fused_recurrent_gdn2(
 
     Its backward is the chunkwise one.
     """
-    return _run(
-        "fused_recurrent_gdn2",
-        door.GDN2,
-        (q, k, v, g, b, w),
-        token_by_token=True,
-        scale=scale,
-        initial_state=initial_state,
-        output_final_state=output_final_state,
-        use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel,
-        use_gate_in_kernel=use_gate_in_kernel,
-        A_log=A_log,
-        dt_bias=dt_bias,
-        safe_gate=safe_gate,
-        lower_bound=lower_bound,
-        use_beta_sigmoid_in_kernel=use_beta_sigmoid_in_kernel,
-        allow_neg_eigval=allow_neg_eigval,
-        state_v_first=state_v_first,
-        cu_seqlens=cu_seqlens,
-        check_values=check_values,
-        backend=backend,
-    )
+    return _run("fused_recurrent_gdn2", door.GDN2, locals(), token_by_token=True)

@@ -131,7 +131,7 @@ def need_bool(name: str, x: object) -> None:
         raise TypeError(f"{name} must be True or False, got {_describe(x)}")
 
 
-def refuse(operator: str, **options: Any) -> None:
+def refuse(operator: str, options: dict[str, Any]) -> None:
     """Raise ValueError for every option that has a value: rewy does not have it and will not ignore
     it.
     """
@@ -144,7 +144,6 @@ def refuse(operator: str, **options: Any) -> None:
 
 
 def check(
-    operator: str,
     gates: Gates,
     q: Tensor,
     k: Tensor,
