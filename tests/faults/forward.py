@@ -86,15 +86,15 @@ FAULTS = (
         "diagonal-of-P-dropped",
         "dropped term",
         GRAPH,
-        "    P.diagonal(dim1=-2, dim2=-1).copy_((rows[0] * x.k).sum(-1))\n",
+        "    P.diagonal(dim1=-2, dim2=-1).copy_((x.q * x.k).sum(-1))\n",
         "",
     ),
     Fault(
         "scale-applied-twice",
         "scale",
         GRAPH,
-        "rows = [scale * x.q] +",
-        "rows = [scale * scale * x.q] +",
+        "return P.mul_(scale), L[0]",
+        "return P.mul_(scale).mul_(scale), L[0]",
     ),
     Fault(
         "one-operand-in-bfloat16",
@@ -155,16 +155,16 @@ FAULTS = (
         "channels-past-64-dropped",
         "compiler, race",
         STATES,
-        "    return q @ system.S + P @ system.U\n",
+        "    return multiply_add(q @ system.S, P, system.U)\n",
         "    K = q.shape[-1] - (q.shape[-1] % 64 if q.shape[-1] > 64 else 0)\n"
-        "    return q[..., :K] @ system.S[..., :K, :] + P @ system.U\n",
+        "    return multiply_add(q[..., :K] @ system.S[..., :K, :], P, system.U)\n",
     ),
     Fault(
         "keys-decayed-from-the-start",
         "wrong gate row",
         STATES,
-        "x.k * sums.to_end, sums.total",
-        "x.k * sums.from_start, sums.total",
+        "k_t=x.k * sums.to_end,",
+        "k_t=x.k * sums.from_start,",
         GATED,
     ),
     Fault(
@@ -173,8 +173,8 @@ FAULTS = (
         STATES,
         "            if x.total is not None:\n"
         "                h *= x.total[step]\n"
-        "            h += x.k_t[step].mT @ U[step]\n",
-        "            h += x.k_t[step].mT @ U[step]\n"
+        "            multiply_add_(h, x.k_t[step].mT, U[step])\n",
+        "            multiply_add_(h, x.k_t[step].mT, U[step])\n"
         "            if x.total is not None:\n"
         "                h *= x.total[step]\n",
         GATED,
@@ -183,8 +183,8 @@ FAULTS = (
         "erase-added",
         "wrong sign",
         STATES,
-        "R[step] - x.k_b[step] @ h",
-        "R[step] + x.k_b[step] @ h",
+        "multiply_add(R[step], x.k_b[step], h, -1)",
+        "multiply_add(R[step], x.k_b[step], h)",
     ),
     Fault(
         "decoding-decays-after-the-error",

@@ -73,7 +73,8 @@ def products_of_the_correction(run: Callable[[], object]) -> list[tuple[int, int
     found = []
     for event in profiler.events():
         if event.name in PRODUCTS and inside(event):
-            left, right = event.input_shapes[-2:]
+            first = 1 if "add" in event.name else 0  # a sum comes before, an output behind
+            left, right = event.input_shapes[first : first + 2]
             found.append((left[-2], left[-1], right[-1]))
     return found
 

@@ -2,10 +2,10 @@
 
 The channel gate sits inside the contraction, so it is made a matrix product by halving: at half
 size s the later half of every block of 2s rows meets the earlier half, each scaled to the later
-half's first row c, ``(x * exp(G - G_c)) (k * exp(G_c - G))^T``. Both exponents are <= 0 for every g
-<= 0, and the levels s = 1, 2, ..., C/2 cover each pair once. A head gate takes the same road with
-one column of gates. Diagonal pairs carry no decay; they are left to the caller and out of every
-gate gradient.
+half's first row c, ``(x * exp(G - G_c)) (k * exp(G_c - G))^T``. Both exponents are <= 0 for every
+g <= 0, and the levels s = 1, 2, ..., C/2 cover each pair once. A head gate needs no centre: its
+decay of a pair is one factor, and only the gate's gradient goes level by level. Diagonal pairs
+carry no decay; they are left to the caller and out of every gate gradient.
 """
 
 from __future__ import annotations
@@ -24,14 +24,25 @@ def _pairs(scores: Tensor, s: int) -> Tensor:
     return blocks.diagonal(dim1=-4, dim2=-2)[..., s:, :s, :].movedim(-1, -3)
 
 
+def _pair_decays(g: Tensor) -> Tensor:
+    """``exp(G_i - G_j)`` for i > j, else 0, of a head gate ``[M, HV, C, 1]``: ``[M, HV, C, C]``."""
+    decays = g.new_zeros(*g.shape[:-1], g.shape[-2])
+    for s, down, up in segment_sums(g):
+        _pairs(decays, s).copy_((down + up.mT).exp())
+    return decays
+
+
 def local_scores(rows: list[Tensor], k: Tensor, g: Tensor | None) -> list[Tensor]:
     """``sum_d x_id k_jd exp(G_id - G_jd)`` for i > j, else 0, for each x in ``rows``.
 
-    x and k are ``[M, HV, C, K]``, g is ``[M, HV, C, 1 or K]`` or None; each result is ``[M, HV, C,
-    C]``.
+    x and k are ``[M, HV, C, K]``, g is ``[M, HV, C, 1 or K]`` or None; each result is
+    ``[M, HV, C, C]``.
     """
     if g is None:
         return [(x @ k.mT).tril_(-1) for x in rows]
+    if g.shape[-1] == 1:
+        decays = _pair_decays(g)
+        return [(x @ k.mT).tril_(-1).mul_(decays) for x in rows]
     scores = [x.new_zeros(*x.shape[:-1], x.shape[-2]) for x in rows]
     for s, down, up in segment_sums(g):
         down, up = down.exp(), up.exp()
@@ -56,23 +67,38 @@ def contraction(
         dk = sum(d.mT @ x for d, x in zip(strict, rows, strict=True))
         return [d @ k for d in strict], dk, []
     per_head = g.shape[-1] == 1
+    if per_head:
+        decays = _pair_decays(g)
+        scores = [d * decays for d in scores]
     d_rows, dk = [torch.zeros_like(x) for x in rows], torch.zeros_like(k)
     levels = []
     for s, down, up in segment_sums(g):
-        down, up = down.exp(), up.exp()
+        # A head gate has decayed the scores; a channel gate scales what they meet.
+        down, up = (None, None) if per_head else (down.exp(), up.exp())
         k_earlier = halves(k, s)[0]
-        source = k_earlier * up
+        source = _times(k_earlier, up)
         d_down, d_source = 0, 0
         for d, x, dx in zip(scores, rows, d_rows, strict=True):
             pairs, x_later = _pairs(d, s), halves(x, s)[1]
-            d_later = (pairs @ source) * down
+            d_later = _times(pairs @ source, down)
             halves(dx, s)[1].add_(d_later)
-            d_down = d_down + x_later * d_later
-            d_source = d_source + pairs.mT @ (x_later * down)
-        d_earlier = d_source * up
+            d_down = d_down + role(x_later, d_later, g)
+            d_source = d_source + pairs.mT @ _times(x_later, down)
+        d_earlier = _times(d_source, up)
         halves(dk, s)[0].add_(d_earlier)
-        d_up = k_earlier * d_earlier
-        if per_head:
-            d_down, d_up = d_down.sum(-1, keepdim=True), d_up.sum(-1, keepdim=True)
-        levels.append((d_down, d_up))
+        levels.append((d_down, role(k_earlier, d_earlier, g)))
     return d_rows, dk, levels
+
+
+def _times(x: Tensor, factor: Tensor | None) -> Tensor:
+    return x if factor is None else x * factor
+
+
+def role(x: Tensor, dx: Tensor, shared: Tensor) -> Tensor:
+    """Role times adjoint, ``x * dx``: what a factor of x is owed.
+
+    Summed over the last axis where ``shared`` has one number for it.
+    """
+    if shared.shape[-1] < x.shape[-1]:
+        return torch.linalg.vecdot(x, dx).unsqueeze(-1)
+    return x * dx

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.profiler import record_function
 
-from rewy.backends.eager.states import Decayed, System
+from rewy.backends.eager.states import Decayed, System, multiply_add, multiply_add_
 from rewy.backends.eager.tiling import Tiling
 
 
@@ -49,12 +49,13 @@ def reverse_states(
     for step in reversed(tiling.steps):
         dh = dht[: step.stop - step.start]
         dS[step] = dh
-        incoming = dU[step] + x.k_t[step] @ dh
+        incoming = multiply_add(dU[step], x.k_t[step], dh)
         with record_function("rewy.correction"):
-            Y[step] = A[step].mT @ incoming  # 1
+            torch.matmul(A[step].mT, incoming, out=Y[step])  # 1
         if x.total is not None:
             dh *= x.total[step]
-        dh += x.q[step].mT @ dO[step] - x.k_b[step].mT @ Y[step]
+        multiply_add_(dh, x.q[step].mT, dO[step])
+        multiply_add_(dh, x.k_b[step].mT, Y[step], -1)
     return Y, dS, dht
 
 
@@ -64,6 +65,6 @@ def correct(
     """The adjoint of every chunk's residual system; arguments as in :func:`reverse_states`."""
     Y, dS, dh0 = reverse_states(dU, dO, system.A, x, dht, tiling)
     with record_function("rewy.correction"):
-        dL = -(Y @ system.U.mT).tril_(-1)  # 2
-        dK_b = -(Y @ system.S.mT)  # 3
+        dL = (Y @ system.U.mT).tril_(-1).neg_()  # 2
+        dK_b = (Y @ system.S.mT).neg_()  # 3
     return Corrected(Y, dL, dK_b, dS, dh0)

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.profiler import record_function
 
 from rewy.backends.eager import activations
-from rewy.backends.eager.contraction import contraction, local_scores
+from rewy.backends.eager.contraction import contraction, local_scores, role
 from rewy.backends.eager.correction import Corrected
 from rewy.backends.eager.gates import GateSums, gate_reduction, gate_sums
 from rewy.backends.eager.solve import solve
@@ -96,10 +96,10 @@ def _tile(problem: Problem, active: Active, tiling: Tiling) -> Chunks:
 
 def _scores(x: Chunks, scale: float, want_L: bool) -> tuple[Tensor, Tensor | None]:
     """P with its diagonal, and L where it is wanted."""
-    rows = [scale * x.q] + ([x.b * x.k] if want_L else [])
+    rows = [x.q] + ([x.b * x.k] if want_L else [])
     P, *L = local_scores(rows, x.k, x.g)
-    P.diagonal(dim1=-2, dim2=-1).copy_((rows[0] * x.k).sum(-1))
-    return P, L[0] if want_L else None
+    P.diagonal(dim1=-2, dim2=-1).copy_((x.q * x.k).sum(-1))
+    return P.mul_(scale), L[0] if want_L else None
 
 
 def _start(problem: Problem, state: Tensor | None, tiling: Tiling) -> Tensor:
@@ -137,16 +137,46 @@ def _stages(problem: Problem) -> Stages:
     return Stages(tiling, active, x, sums, decayed(x, sums, problem.spec.scale))
 
 
+# Stages that are parallel over chunks go through them in slabs of about so many elements of the
+# largest operand: on a CPU temporaries then stay in the cache and add little to the peak memory.
+SLAB = 1 << 20
+
+
+def _slabs(x: Chunks) -> list[slice]:
+    """The M chunks in slabs; one slab on accelerators, where fewer and larger calls win."""
+    M = len(x.q)
+    each = max(x.q[:1].numel(), x.v[:1].numel(), 1)
+    size = max(SLAB // each, 1) if x.q.device.type == "cpu" else max(M, 1)
+    return [slice(first, min(first + size, M)) for first in range(0, M, size)]
+
+
+def _of(rows: slice, stage: NamedTuple | None) -> Any:
+    """A stage's tensors for some of the chunks."""
+    if stage is None:
+        return None
+    return type(stage)(*(None if x is None else x[rows] for x in stage))
+
+
+def _local(x: Chunks, scale: float, want_A: bool) -> tuple[Tensor, Tensor | None]:
+    """Local scores P and, where wanted, the solve's A, for all chunks."""
+    P = x.q.new_empty(*x.q.shape[:-1], x.q.shape[-2])
+    A = torch.empty_like(P) if want_A else None
+    for rows in _slabs(x):
+        with record_function("rewy.local_scores"):
+            P[rows], L = _scores(_of(rows, x), scale, want_A)
+        if want_A:
+            with record_function("rewy.solve"):
+                A[rows] = solve(L)
+    return P, A
+
+
 def forward(problem: Problem) -> tuple[Tensor, Tensor | None, Saved]:
     """Outputs ``[B, T, HV, V]`` in q's type, final states in the state's type or None, and what is
     kept.
     """
     spec = problem.spec
     tiling, _, x, _, ends = _stages(problem)
-    with record_function("rewy.local_scores"):
-        P, L = _scores(x, spec.scale, want_L=True)
-    with record_function("rewy.solve"):
-        A = solve(L)
+    P, A = _local(x, spec.scale, want_A=True)
     h0 = _start(problem, problem.tensors.h0, tiling)
     system, ht = states(A, x.w * x.v, ends, h0, tiling)
     with record_function("rewy.output"):
@@ -193,8 +223,8 @@ def backward(
     tiling, _, x, _, ends = stages
     A, P, U, S = saved
     if U is None:
-        P, L = _scores(x, spec.scale, want_L=A is None)
-        A = solve(L) if A is None else A
+        P, found = _local(x, spec.scale, want_A=A is None)
+        A = found if A is None else A
         h0 = _start(problem, problem.tensors.h0, tiling)
         system, _ = states(A, x.w * x.v, ends, h0, tiling)
     else:
@@ -208,41 +238,70 @@ def backward(
 def _gradients(
     problem: Problem, stages: Stages, system: System, dO: Tensor, corrected: Corrected
 ) -> Tensors:
-    """Contraction and gate reduction: the adjoints of the recurrence's inputs, as chunks."""
-    scale = problem.spec.scale
-    x, sums = stages.x, stages.sums
-    Y, dL, dK_b, dS, dh0 = corrected
+    """Contraction and gate reduction, slab by slab, and back to the arguments."""
+    x = stages.x
+    pieces = [
+        _chunk_gradients(
+            problem.spec.scale,
+            _of(rows, x),
+            _of(rows, stages.sums),
+            _of(rows, system),
+            dO[rows],
+            _of(rows, corrected._replace(dh0=None)),
+        )
+        for rows in _slabs(x)
+    ]
+    if not pieces:  # no tokens: the adjoints are as empty as the inputs
+        return _to_arguments(problem, stages, x, corrected.dh0)
+    adjoints = Chunks(
+        *(None if x is None else torch.cat([x, *more]) for x, *more in zip(*pieces, strict=True))
+    )
+    return _to_arguments(problem, stages, adjoints, corrected.dh0)
+
+
+def _chunk_gradients(
+    scale: float,
+    x: Chunks,
+    sums: GateSums | None,
+    system: System,
+    dO: Tensor,
+    corrected: Corrected,
+) -> Chunks:
+    """The adjoints of the recurrence's inputs, as chunks.
+
+    Those of b and w are summed over the channels that share one number.
+    """
+    Y, dL, dK_b, dS, _ = corrected
     erase = x.b * x.k
     with record_function("rewy.contraction"):
-        dP = scale * (dO @ system.U.mT)
+        dP = (dO @ system.U.mT).mul_(scale)
         on_diagonal = dP.diagonal(dim1=-2, dim2=-1).unsqueeze(-1)
         (Dq, Dbk), Dk, levels = contraction([dP, dL], [x.q, erase], x.k, x.g)
-        Dq_state, Dk_state = scale * (dO @ system.S.mT), system.U @ dS.mT
-        if sums is not None:
-            Dq_state *= sums.from_start
+        Dq_state, Dk_state = dO @ system.S.mT, system.U @ dS.mT
+        if sums is None:
+            Dq_state *= scale
+        else:
+            Dq_state *= scale * sums.from_start
             dK_b = dK_b * sums.from_start
             Dk_state *= sums.to_end
     dg = None
     if sums is not None:
         with record_function("rewy.gate_reduction"):
             # Role times adjoint, products already at hand; the total decay counts to the last row.
-            d_from_start = x.q * Dq_state + erase * dK_b
-            d_from_start[..., -1, :] += (sums.total * system.S * dS).sum(-1)
-            d_to_end = x.k * Dk_state
-            if x.g.shape[-1] == 1:
-                d_from_start = d_from_start.sum(-1, keepdim=True)
-                d_to_end = d_to_end.sum(-1, keepdim=True)
-            dg = gate_reduction(levels, d_from_start, d_to_end)
-    Dbk = Dbk + dK_b
-    adjoints = Chunks(
-        q=Dq + Dq_state + on_diagonal * x.k,
-        k=Dk + Dk_state + on_diagonal * x.q + x.b * Dbk,
+            d_from_start = role(x.q, Dq_state, x.g) + role(erase, dK_b, x.g)
+            kept = (sums.total * role(system.S, dS, sums.total)).mT
+            shared = kept.shape[-1] > x.g.shape[-1]
+            d_from_start[..., -1:, :] += kept.sum(-1, keepdim=True) if shared else kept
+            dg = gate_reduction(levels, d_from_start, role(x.k, Dk_state, x.g))
+    Dbk += dK_b
+    return Chunks(
+        q=Dq.add_(Dq_state).addcmul_(on_diagonal, x.k),
+        k=Dk.add_(Dk_state).addcmul_(on_diagonal, x.q).addcmul_(x.b, Dbk),
         v=x.w * Y,
         g=dg,
-        b=x.k * Dbk,
-        w=x.v * Y,
+        b=role(x.k, Dbk, x.b),
+        w=role(x.v, Y, x.w),
     )
-    return _to_arguments(problem, stages, adjoints, dh0)
 
 
 def _to_arguments(problem: Problem, stages: Stages, d: Chunks, dh0: Tensor) -> Tensors:
@@ -256,18 +315,12 @@ def _to_arguments(problem: Problem, stages: Stages, d: Chunks, dh0: Tensor) -> T
     def ungroup(d: Tensor) -> Tensor:
         return tokens(d).unflatten(2, (spec.H, -1)).sum(3)
 
-    def like(d: Tensor, of: Tensor) -> Tensor:
-        """Sum over the channels that share one number, in the shape and type of ``of``."""
-        if of.shape[-1] == 1:
-            d = d.sum(-1, keepdim=True)
-        return tokens(d)
-
     dq, dk = ungroup(d.q), ungroup(d.k)
     if spec.l2norm:
         dq = activations.l2norm_adjoint(dq, active.q, active.q_rstd)
         dk = activations.l2norm_adjoint(dk, active.k, active.k_rstd)
 
-    db, dw = like(d.b, x.b), like(d.w, x.b if x.w is None else x.w)
+    db, dw = tokens(d.b), tokens(d.w)
     if x.w is None:
         db, dw = db + dw, None
     if spec.beta_activation:
