@@ -1,4 +1,4 @@
-"""``python -m properties``: replay a failure, calibrate kappa, hunt with one law."""
+"""``python -m properties``: replay a failure, calibrate kappa."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _replay(options: argparse.Namespace) -> int:
         else:
             flight = json.loads(options.file.read_text())
             law, case = flight["property"], Case.from_dict(flight["case"])
-            names = names or [flight["implementation"]]
+            names = names or [flight.get("implementation", DEFAULT[0])]
     elif options.property and options.case:
         law, case = options.property, Case.from_json(options.case)
     else:
@@ -72,6 +72,8 @@ def _replay(options: argparse.Namespace) -> int:
 
 
 def _calibrate(options: argparse.Namespace) -> int:
+    if options.draws < 1 or options.processes < 1:
+        raise ValueError("calibrate: --draws and --processes must be at least 1")
     outcome = calibrate(
         options.draws,
         tuple(options.implementation or ("naive",)),

@@ -31,7 +31,7 @@ class Found:
     """When and how an entry was found.
 
     date: ISO, such as 2026-01-31. implementation: the adapter's name. score: error over budget,
-    infinite when a result was not finite, None when the law has no score (a crash, a refusal).
+    infinite when a result was not finite and where a law has no score (a crash, a refusal).
     device: the hardware's name. versions: library -> version.
     """
 

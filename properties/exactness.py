@@ -10,18 +10,21 @@ from __future__ import annotations
 import numpy as np
 
 import oracles
-from oracles import Exact
+from oracles import Exact, Precision
 from properties import truth
 from properties.case import Case
 from properties.materialize import Inputs
 
-# Significant bits of the accumulators and of what is stored between the stages.
-SIGNIFICAND = {"float64": 53, "float32": 24, "bfloat16": 24, "float16": 24}
 SPARE = 2  # bits kept free for partial products that are an implementation's own (blocks, halves)
 
 
 class Rounds(Exception):
     """Somewhere a correct implementation would have to round."""
+
+
+def significand(precision: Precision) -> int:
+    """Significant bits that every operand, stored value and sum of an implementation has."""
+    return round(-np.log2(max(precision.operand, precision.store, precision.accumulate)))
 
 
 def quantum(x: np.ndarray) -> float:
@@ -56,6 +59,14 @@ class Watched(Exact):
 
     def decay(self, x: np.ndarray, span: object = None) -> np.ndarray:
         return self.store(x)
+
+    def sum(self, x: np.ndarray, axis: int | tuple[int, ...]) -> np.ndarray:
+        self._hold(np.abs(x).sum(axis=axis), quantum(x))
+        return super().sum(x, axis)
+
+    def solve(self, L: np.ndarray, A: np.ndarray) -> np.ndarray:
+        self._hold(np.abs(L) @ np.abs(A), quantum(L) * quantum(A))
+        return A
 
     def matmul(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         self._hold(np.abs(x) @ np.abs(y), quantum(x) * quantum(y))

@@ -46,8 +46,8 @@ def configure(
     """Say what this run is about. Raises ValueError for an unknown implementation or device."""
     found = {name: find(name) for name in names}
     try:
-        torch.device(device)
-    except RuntimeError as error:
+        torch.empty(0, device=device)
+    except Exception as error:
         raise ValueError(f"device: got {device!r}: {error}") from error
     _current.names, _current.found = names, found
     _current.device, _current.deadline = device, deadline

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from properties import session, truth
 from properties.case import OPERATORS, Case
@@ -18,6 +18,7 @@ from properties.verdict import judge
 # A one-sided sign test: were the two equally accurate, ReWY would seem worse by this chance once in
 # a million runs.
 SIGNIFICANCE = 1e-6
+FEWEST = 60  # with less than 20 decided cases the test could not fail
 
 
 def chance_of_at_least(worse: int, decided: int) -> float:
@@ -31,6 +32,7 @@ def comparison(operator: str, ratios: list[float]) -> Callable[[], None]:
     """
     ours, naive = find("eager"), find("naive")
 
+    @settings(max_examples=max(FEWEST, settings.default.max_examples))
     @given(case=cases(operator))
     def search(case: Case) -> None:
         if session.out_of_time():

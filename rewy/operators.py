@@ -106,6 +106,10 @@ def _run(
     else:
         b, w = call.pop("beta"), None
         if b is None and token_by_token:
+            if call["use_beta_sigmoid_in_kernel"]:
+                raise ValueError(
+                    "beta must be given where use_beta_sigmoid_in_kernel=True, got None"
+                )
             b = _ones(q, v)
     problem = door.check(gates, q, k, v, g, b, w, **{**ABSENT, **call})
     chosen = select(problem, backend)

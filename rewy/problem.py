@@ -111,6 +111,8 @@ def _need_tensor(name: str, x: object, optional: bool = False) -> None:
         return
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor{' or None' * optional}, got {_describe(x)}")
+    if x.layout is not torch.strided:
+        raise TypeError(f"{name} must be a dense tensor, got layout {x.layout}")
 
 
 def _need_shape(name: str, x: Tensor, letters: str, *shapes: tuple[int, ...]) -> None:
@@ -123,6 +125,18 @@ def _need_dtype(name: str, x: Tensor, allowed: tuple[torch.dtype, ...], why: str
     if x.dtype not in allowed:
         wanted = ", ".join(str(d).removeprefix("torch.") for d in allowed)
         raise TypeError(f"{name} must be {wanted}{why}, got {str(x.dtype).removeprefix('torch.')}")
+
+
+def _finite(name: str, x: object) -> float:
+    if isinstance(x, bool) or not isinstance(x, Real):
+        raise TypeError(f"{name} must be a number or None, got {_describe(x)}")
+    try:
+        value = float(x)
+    except OverflowError:
+        value = math.inf
+    if not math.isfinite(value):
+        raise ValueError(f"{name} must be finite, got {value}")
+    return value
 
 
 def need_bool(name: str, x: object) -> None:
@@ -210,10 +224,8 @@ def check(
         raise ValueError(f"chunk_size must be one of {CHUNK_SIZES}, got {_describe(chunk_size)}")
     if scale is None:
         scale = K**-0.5
-    elif isinstance(scale, bool) or not isinstance(scale, Real):
-        raise TypeError(f"scale must be a number or None, got {_describe(scale)}")
-    elif not math.isfinite(scale):
-        raise ValueError(f"scale must be finite, got {scale}")
+    else:
+        scale = _finite("scale", scale)
 
     _need_tensor("cu_seqlens", cu_seqlens, optional=True)
     _need_tensor("cu_seqlens_cpu", cu_seqlens_cpu, optional=True)
@@ -322,10 +334,8 @@ def _check_options(
 ) -> None:
     """The gate's activation: which of its arguments go together."""
     if lower_bound is not None:
-        if isinstance(lower_bound, bool) or not isinstance(lower_bound, Real):
-            raise TypeError(f"lower_bound must be a number or None, got {_describe(lower_bound)}")
-        if not (math.isfinite(lower_bound) and lower_bound < 0):
-            raise ValueError(f"lower_bound must be finite and below 0, got {lower_bound}")
+        if not _finite("lower_bound", lower_bound) < 0:
+            raise ValueError(f"lower_bound must be below 0, got {lower_bound}")
     if not use_gate_in_kernel:
         given = {"A_log": A_log, "dt_bias": dt_bias, "lower_bound": lower_bound}
         for name, value in given.items():

@@ -32,7 +32,10 @@ def find(name: str) -> Implementation:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise ValueError(f"implementation: cannot load {name!r}: {error}") from error
-    return found() if isinstance(found, type) else found
+    try:
+        return found() if isinstance(found, type) else found
+    except Exception as error:
+        raise ValueError(f"implementation: {name!r} cannot be made: {error}") from error
 
 
 __all__ = ["BUILT_IN", "DEFAULT", "Implementation", "TorchOperators", "find"]

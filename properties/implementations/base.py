@@ -24,6 +24,10 @@ class Implementation(Protocol):
     """An adapter: one thing under test."""
 
     name: str
+    checks_arguments: bool  # whether it promises to refuse bad input by name, as rewy does
+
+    def decodes(self, case: Case) -> bool:
+        """Whether it has a token-by-token form for this case."""
 
     def refuses(self, case: Case, device: str) -> str | None:
         """Why it makes no claim for this case on this device; None where it does."""
@@ -84,6 +88,8 @@ class TorchOperators:
     round. ``options`` go to every chunkwise call.
     """
 
+    checks_arguments = False
+
     def __init__(self, name: str, module: ModuleType, **options: Any):
         self.name = name
         self.module = module
@@ -91,6 +97,9 @@ class TorchOperators:
 
     def refuses(self, case: Case, device: str) -> str | None:
         return None
+
+    def decodes(self, case: Case) -> bool:
+        return hasattr(self.module, f"fused_recurrent_{case.operator}")
 
     def precision(self, case: Case) -> Precision:
         return Precision.float64() if case.dtype == "float64" else Precision.float32()

@@ -12,6 +12,8 @@ from properties.implementations.base import TorchOperators
 class Ours(TorchOperators):
     """One backend and policy of rewy, or of a copy of it to plant faults in."""
 
+    checks_arguments = True
+
     def __init__(self, name: str, backend: str, policy: str, module: ModuleType = rewy):
         super().__init__(name, module, backend=backend, disable_recompute=policy == "save")
         self.backend, self.policy = backend, policy

@@ -57,6 +57,9 @@ class FlashLinearAttention(TorchOperators):
             return "no empty input"
         return None
 
+    def decodes(self, case: Case) -> bool:
+        return True
+
     def precision(self, case: Case) -> Precision:
         return {
             "bfloat16": Precision.bfloat16(),

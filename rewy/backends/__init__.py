@@ -47,7 +47,7 @@ def select(problem: Problem, name: str | None = None) -> Backend:
     """
     if name is None:
         return next(b for b in _CHOICES if b.unsupported(problem) is None)
-    if name not in _BY_NAME:
+    if not isinstance(name, str) or name not in _BY_NAME:
         raise ValueError(f"backend must be one of {sorted(_BY_NAME)} or None, got {name!r}")
     backend = _BY_NAME[name]
     if (reason := backend.unsupported(problem)) is not None:

@@ -36,7 +36,7 @@ FAULTS = (
         "later-chunks-do-not-reach-Y",
         "dropped term",
         CORRECTION,
-        "incoming = multiply_add(dU[step], x.k_t[step], dh)",
+        "incoming = dU[step] + x.k_t[step] @ dh",
         "incoming = dU[step]",
     ),
     Fault(
@@ -51,8 +51,8 @@ FAULTS = (
         "erase-missing-from-the-reverse-state",
         "dropped term",
         CORRECTION,
-        "        multiply_add_(dh, x.k_b[step].mT, Y[step], -1)\n",
-        "",
+        "dh += x.q[step].mT @ dO[step] - x.k_b[step].mT @ Y[step]",
+        "dh += x.q[step].mT @ dO[step]",
     ),
     Fault(
         "naive-misses-a-part-of-dA",

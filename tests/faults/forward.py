@@ -69,7 +69,8 @@ FAULTS = (
         "empty-sequences-not-counted",
         "packing",
         TILING,
-        "        sequence = torch.repeat_interleave(torch.arange(len(lengths)), lengths)\n",
+        "        sequence = "
+        'torch.repeat_interleave(torch.arange(len(lengths), device="cpu"), lengths)\n',
         "        first = torch.zeros(int(starts[-1]) + 1, dtype=torch.int64)\n"
         "        first[starts[1:-1]] = 1\n"
         "        sequence = first.cumsum(0)[:-1]\n",
@@ -155,9 +156,9 @@ FAULTS = (
         "channels-past-64-dropped",
         "compiler, race",
         STATES,
-        "    return multiply_add(q @ system.S, P, system.U)\n",
+        "    return (q @ system.S).add_(P @ system.U)\n",
         "    K = q.shape[-1] - (q.shape[-1] % 64 if q.shape[-1] > 64 else 0)\n"
-        "    return multiply_add(q[..., :K] @ system.S[..., :K, :], P, system.U)\n",
+        "    return (q[..., :K] @ system.S[..., :K, :]).add_(P @ system.U)\n",
     ),
     Fault(
         "keys-decayed-from-the-start",
@@ -171,20 +172,18 @@ FAULTS = (
         "decay-after-the-write",
         "order of decay",
         STATES,
-        "            if x.total is not None:\n"
-        "                h *= x.total[step]\n"
-        "            multiply_add_(h, x.k_t[step].mT, U[step])\n",
-        "            multiply_add_(h, x.k_t[step].mT, U[step])\n"
-        "            if x.total is not None:\n"
         "                h *= x.total[step]\n",
+        "                h += x.k_t[step].mT @ U[step]\n"
+        "                h *= x.total[step]\n"
+        "                continue\n",
         GATED,
     ),
     Fault(
         "erase-added",
         "wrong sign",
         STATES,
-        "multiply_add(R[step], x.k_b[step], h, -1)",
-        "multiply_add(R[step], x.k_b[step], h)",
+        "R[step] - x.k_b[step] @ h",
+        "R[step] + x.k_b[step] @ h",
     ),
     Fault(
         "decoding-decays-after-the-error",

@@ -156,7 +156,7 @@ FAULTS = (
         "state-leaves-no-gate-gradient",
         "dropped term",
         GRAPH,
-        "            d_from_start[..., -1:, :] += kept.sum(-1, keepdim=True) if shared else kept\n",
+        "            d_from_start[..., -1:, :] += kept\n",
         "",
         GATED,
     ),

@@ -96,6 +96,7 @@ def gate_adjoint(
         dx = lower_bound * dg * _times_exp(A_log, slope, log_slope)
         log_x = x.abs().log()
         dA = lower_bound * dg * x.sign() * _times_exp(A_log, slope * x.abs(), log_slope + log_x)
+        dA = dA.masked_fill(z.isinf(), 0)  # saturated, whatever the factor
     else:
         dx = -dg * _times_exp(A_log, x.sigmoid(), F.logsigmoid(x))  # softplus' is the sigmoid
         dA = -dg * _times_exp(A_log, *_softplus(x))

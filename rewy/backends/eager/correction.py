@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.profiler import record_function
 
-from rewy.backends.eager.states import Decayed, System, multiply_add, multiply_add_
+from rewy.backends.eager.states import Decayed, System
 from rewy.backends.eager.tiling import Tiling
 
 
@@ -49,13 +49,12 @@ def reverse_states(
     for step in reversed(tiling.steps):
         dh = dht[: step.stop - step.start]
         dS[step] = dh
-        incoming = multiply_add(dU[step], x.k_t[step], dh)
+        incoming = dU[step] + x.k_t[step] @ dh
         with record_function("rewy.correction"):
             torch.matmul(A[step].mT, incoming, out=Y[step])  # 1
         if x.total is not None:
             dh *= x.total[step]
-        multiply_add_(dh, x.q[step].mT, dO[step])
-        multiply_add_(dh, x.k_b[step].mT, Y[step], -1)
+        dh += x.q[step].mT @ dO[step] - x.k_b[step].mT @ Y[step]
     return Y, dS, dht
 
 

@@ -37,42 +37,43 @@ def halves(x: Tensor, s: int) -> tuple[Tensor, Tensor]:
     return blocks[..., 0, :, :], blocks[..., 1, :, :]
 
 
+def _level(g: Tensor, s: int, inside: Tensor, ahead: Tensor) -> tuple[Tensor, ...]:
+    """One step of the halving: (down, up, inside, ahead), the last two for blocks of 2s rows.
+
+    ``inside_t`` is the sum over (first row of t's block, t], ``ahead_t`` over (t, its last row].
+    """
+    inside_earlier, inside_later = halves(inside, s)
+    ahead_earlier, ahead_later = halves(ahead, s)
+    centre = halves(g, s)[1][..., :1, :]
+    up = ahead_earlier + centre
+    crossed = centre + inside_earlier[..., -1:, :]
+    inside = torch.cat([inside_earlier, inside_later + crossed], -2).flatten(-3, -2)
+    ahead = torch.cat([up + ahead_later[..., :1, :], ahead_later], -2).flatten(-3, -2)
+    return inside_later, up, inside, ahead
+
+
 def segment_sums(g: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Yield ``(s, down, up)`` for s = 1, 2, ..., C/2: the halving of algebra.md's centred
-    contraction.
+    """Yield ``(s, down, up)`` for s = 1, 2, ..., C/2: the halving of docs/method.md.
 
     With c the first row of a later half, ``down_i = sum of g over (c, i]`` for its rows i and
     ``up_j = sum of g over (j, c]`` for the rows j of the earlier half, ``[..., C / 2s, s, 1 or
-    K]``; ``down_i + up_j = G_i - G_j``. Returns (as the generator's value) the sums over a whole
-    chunk.
+    K]``; ``down_i + up_j = G_i - G_j``.
     """
-    inside = torch.zeros_like(g)  # over (first row of the block, t]
-    ahead = torch.zeros_like(g)  # over (t, last row of the block]
-    s = 1
+    s, inside, ahead = 1, torch.zeros_like(g), torch.zeros_like(g)
     while s < g.shape[-2]:
-        inside_earlier, inside_later = halves(inside, s)
-        ahead_earlier, ahead_later = halves(ahead, s)
-        centre = halves(g, s)[1][..., :1, :]
-        yield s, inside_later, ahead_earlier + centre
-        crossed = centre + inside_earlier[..., -1:, :]
-        inside = torch.cat([inside_earlier, inside_later + crossed], -2).flatten(-3, -2)
-        crossed = centre + ahead_later[..., :1, :]
-        ahead = torch.cat([ahead_earlier + crossed, ahead_later], -2).flatten(-3, -2)
+        down, up, inside, ahead = _level(g, s, inside, ahead)
+        yield s, down, up
         s *= 2
-    return inside, ahead
 
 
 def gate_sums(g: Tensor | None) -> GateSums | None:
     """Decay against the chunk's start and end, None where there is no gate."""
     if g is None:
         return None
-    levels = segment_sums(g)
-    while True:
-        try:
-            next(levels)
-        except StopIteration as done:
-            inside, ahead = done.value
-            break
+    s, inside, ahead = 1, torch.zeros_like(g), torch.zeros_like(g)
+    while s < g.shape[-2]:
+        _, _, inside, ahead = _level(g, s, inside, ahead)
+        s *= 2
     from_start = (g[..., :1, :] + inside).exp()
     return GateSums(from_start, ahead.exp(), from_start[..., -1, :, None])
 

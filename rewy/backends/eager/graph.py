@@ -290,8 +290,9 @@ def _chunk_gradients(
             # Role times adjoint, products already at hand; the total decay counts to the last row.
             d_from_start = role(x.q, Dq_state, x.g) + role(erase, dK_b, x.g)
             kept = (sums.total * role(system.S, dS, sums.total)).mT
-            shared = kept.shape[-1] > x.g.shape[-1]
-            d_from_start[..., -1:, :] += kept.sum(-1, keepdim=True) if shared else kept
+            if x.g.shape[-1] == 1:
+                kept = kept.sum(-1, keepdim=True)
+            d_from_start[..., -1:, :] += kept
             dg = gate_reduction(levels, d_from_start, role(x.k, Dk_state, x.g))
     Dbk += dK_b
     return Chunks(

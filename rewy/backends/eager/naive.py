@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.profiler import record_function
 
 from rewy.backends.eager.correction import Corrected
-from rewy.backends.eager.states import Decayed, System, multiply_add_
+from rewy.backends.eager.states import Decayed, System
 from rewy.backends.eager.tiling import Tiling
 
 
@@ -29,11 +29,10 @@ def correct_naively(
     for step in reversed(tiling.steps):
         dh = dht[: step.stop - step.start]
         dS[step] = dh
-        multiply_add_(dU[step], x.k_t[step], dh)
+        dU[step] += x.k_t[step] @ dh
         if x.total is not None:
             dh *= x.total[step]
-        multiply_add_(dh, x.q[step].mT, dO[step])
-        multiply_add_(dh, W[step].mT, dU[step], -1)
+        dh += x.q[step].mT @ dO[step] - W[step].mT @ dU[step]
     with record_function("rewy.correction"):
         dW = -(dU @ S.mT)  # 1
         dA = dU @ R.mT  # 2

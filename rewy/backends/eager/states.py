@@ -57,7 +57,7 @@ class System(NamedTuple):
 
 
 def decayed(x: Chunks, sums: GateSums | None, scale: float) -> Decayed:
-    """Queries and keys as the state meets them (algebra: K_b, K_t)."""
+    """Queries and keys as the state meets them (K_b and K_t of docs/method.md)."""
     if sums is None:
         return Decayed(scale * x.q, x.b * x.k, x.k, None)
     return Decayed(
@@ -80,24 +80,15 @@ def states(A: Tensor, R: Tensor, x: Decayed, h0: Tensor, tiling: Tiling) -> tupl
         for step in tiling.steps:
             h = h0[: step.stop - step.start]
             S[step] = h
-            torch.matmul(A[step], multiply_add(R[step], x.k_b[step], h, -1), out=U[step])
+            torch.matmul(A[step], R[step] - x.k_b[step] @ h, out=U[step])
             if x.total is not None:
                 h *= x.total[step]
-            multiply_add_(h, x.k_t[step].mT, U[step])
+            # Product, then sum: baddbmm may add its terms to the state one by one, which loses what
+            # many small writes add up to.
+            h += x.k_t[step].mT @ U[step]
     return System(A, R, U, S), h0
-
-
-def multiply_add(c: Tensor, a: Tensor, b: Tensor, alpha: float = 1) -> Tensor:
-    """``c + alpha a @ b`` over two leading axes, in one call."""
-    a, b, flat = a.flatten(0, 1), b.flatten(0, 1), c.flatten(0, 1)
-    return torch.baddbmm(flat, a, b, alpha=alpha).view(c.shape)
-
-
-def multiply_add_(c: Tensor, a: Tensor, b: Tensor, alpha: float = 1) -> None:
-    """``c += alpha a @ b`` over two leading axes of a contiguous c."""
-    c.view(-1, *c.shape[-2:]).baddbmm_(a.flatten(0, 1), b.flatten(0, 1), alpha=alpha)
 
 
 def output(q: Tensor, P: Tensor, system: System) -> Tensor:
     """``O = scale (Q * exp G) S_0 + P U``, ``[M, HV, C, V]``; ``q`` is :class:`Decayed`'s."""
-    return multiply_add(q @ system.S, P, system.U)
+    return (q @ system.S).add_(P @ system.U)

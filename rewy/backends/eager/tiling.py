@@ -25,14 +25,14 @@ class Tiling:
     """
 
     def __init__(self, spec: Spec, device: torch.device):
-        starts = torch.tensor(spec.sequence_starts, dtype=torch.int64)
+        starts = torch.tensor(spec.sequence_starts, dtype=torch.int64, device="cpu")
         lengths = starts[1:] - starts[:-1]
         longest = int(lengths.max()) if lengths.numel() else 0
         self.C = min(spec.chunk_size, 1 << max(longest - 1, 0).bit_length())
         counts = (lengths + self.C - 1) // self.C
         order = torch.argsort(counts, descending=True, stable=True)
         rank = torch.empty_like(order)
-        rank[order] = torch.arange(len(order))
+        rank[order] = torch.arange(len(order), device="cpu")
 
         running = torch.bincount(counts, minlength=1).flip(0).cumsum(0).flip(0)[1:]
         begin = torch.cumsum(running, 0) - running
@@ -42,13 +42,13 @@ class Tiling:
         self.M = int(running.sum())
         self._heads = spec.HV
 
-        sequence = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
-        position = torch.arange(int(lengths.sum())) - starts[:-1][sequence]
+        sequence = torch.repeat_interleave(torch.arange(len(lengths), device="cpu"), lengths)
+        position = torch.arange(int(lengths.sum()), device="cpu") - starts[:-1][sequence]
         slot = (begin[position // self.C] + rank[sequence]) * self.C + position % self.C
         self._dense = slot.numel() == self.M * self.C
-        in_order = self._dense and bool((slot == torch.arange(slot.numel())).all())
+        in_order = self._dense and bool((slot == torch.arange(slot.numel(), device="cpu")).all())
         self._slot = None if in_order else slot.to(device)
-        sorted_already = bool((order == torch.arange(len(order))).all())
+        sorted_already = bool((order == torch.arange(len(order), device="cpu")).all())
         self._order = None if sorted_already else order.to(device)
         self._rank = None if sorted_already else rank.to(device)
 
@@ -63,16 +63,20 @@ class Tiling:
             x = allocate(self.M * self.C, H, D).index_copy_(0, self._slot, x)
         n = self._heads // H
         x = x.view(self.M, self.C, H, 1, D).expand(-1, -1, -1, n, -1).permute(0, 2, 3, 1, 4)
-        # A copy of its own even where a view would do: products then round alike for every layout.
+        # Contiguous, so that products round alike for every layout.
         return x.to(dtype).contiguous().view(self.M, self._heads, self.C, D)
 
     def tokens(self, x: Tensor, B: int, T: int) -> Tensor:
         """``[M, HV, C, D]`` back to ``[B, T, HV, D]``, rows past a sequence's end dropped."""
         M, HV, C, D = x.shape
-        x = x.transpose(1, 2).reshape(M * C, HV, D)
-        if self._slot is not None:
-            x = x.index_select(0, self._slot)
-        return x.view(B, T, HV, D)
+        # Contiguous and nobody's view: a caller may reshape a result or change it in place.
+        out = x.new_empty(B, T, HV, D)
+        if self._slot is None:
+            out.view(M, C, HV, D).copy_(x.transpose(1, 2))
+        else:
+            rows = x.transpose(1, 2).reshape(M * C, HV, D)
+            torch.index_select(rows, 0, self._slot, out=out.view(B * T, HV, D))
+        return out
 
     def sort(self, states: Tensor) -> Tensor:
         """States ``[N, ...]`` from the caller's order to longest first; always a copy."""
