@@ -40,7 +40,7 @@ KAPPA = 7.0
 
 @dataclass(frozen=True)
 class Format:
-    """A type as results are rounded to it: unit roundoff, smallest normal, largest."""
+    """A type as results are rounded to it; below ``tiny`` rounding is absolute."""
 
     unit: float
     tiny: float

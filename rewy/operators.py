@@ -22,17 +22,18 @@ Arguments common to all
     q, k: ``[B, T, H, K]``, K from 1 to 256. float64, float32, bfloat16 or float16.
     v: ``[B, T, HV, V]``, q's type. HV is a multiple of H; value head h reads query and key head
         h // (HV / H).
-    g: log decay, natural, <= 0 (0 keeps the state, -inf forgets it), or None for no decay. With
-        ``use_gate_in_kernel`` the raw gate, any value. Gates may be of another float type than q.
+    g (not of delta_rule): log decay, natural, <= 0 (0 keeps the state, -inf forgets it), or None
+        for no decay. With ``use_gate_in_kernel`` the raw gate, any value. Gates may be of another float
+        type than q.
     beta: ``[B, T, HV]``, usually in [0, 1], up to 2. The recurrence diverges where beta |k|^2 > 2.
     scale: multiplies the outputs; None for ``K ** -0.5``.
     initial_state: ``[N, HV, K, V]``, float32 (or float64 for float64 inputs); None for zeros.
     output_final_state: also return the states after the last tokens; else None stands for them.
     use_qk_l2norm_in_kernel: ``x / sqrt(sum x^2 + 1e-6)`` on q and k first.
-    use_gate_in_kernel: g is raw; the decay is ``-exp(A_log) softplus(g + dt_bias)``, or with
-        ``lower_bound`` it is ``lower_bound sigmoid(exp(A_log) (g + dt_bias))``. A_log is ``[HV]``
-        (None with lower_bound: no factor); dt_bias is ``[HV]`` for a gate per head, ``[HV * K]``
-        for one per channel, or None.
+    use_gate_in_kernel (not of delta_rule): g is raw; the decay is ``-exp(A_log) softplus(g +
+        dt_bias)``, or with ``lower_bound`` ``lower_bound sigmoid(exp(A_log) (g + dt_bias))``. A_log
+        is ``[HV]`` (None with lower_bound: no factor); dt_bias is ``[HV]`` for a gate per head,
+        ``[HV * K]`` for one per channel, or None.
     lower_bound: a number below 0.
     safe_gate: with ``use_gate_in_kernel`` it demands a lower_bound in [-5, 0); the arithmetic is
         the same either way, safe for every g <= 0.
@@ -40,9 +41,10 @@ Arguments common to all
     allow_neg_eigval: with ``use_beta_sigmoid_in_kernel``, beta (of gdn2: b alone) is doubled.
     state_v_first: states are ``[N, HV, V, K]``.
     cu_seqlens: ``[N + 1]`` int offsets of N sequences packed into B = 1; empty ones are fine.
-        cu_seqlens_cpu: the same on the CPU, which saves reading them back from a device.
-    disable_recompute: keep what the backward would recompute (more memory, less time).
-    chunk_size: 16, 32, 64 or 128; changes time and memory, not results.
+    cu_seqlens_cpu (chunkwise forms): the same on the CPU, which saves reading them back.
+    disable_recompute (chunkwise forms): keep what the backward would recompute (more memory, less
+        time).
+    chunk_size (chunkwise forms): 16, 32, 64 or 128; changes time and memory, not results.
     check_values: check values (g <= 0) also on devices, where that means waiting for them; on the
         CPU they are always checked. Shapes, types, devices and options are checked everywhere.
     backend: name of a backend; None lets the tensors' device decide.
@@ -184,9 +186,8 @@ def chunk_gated_delta_rule(
     """Gated DeltaNet, chunkwise: the delta rule on ``exp(g_t) S_{t-1}``, one decay a head.
 
     q, k ``[B, T, H, K]``; v ``[B, T, HV, V]``; g ``[B, T, HV]`` log decay <= 0 or None; beta ``[B,
-    T, HV]``. Everything
-    else, results and errors: see :mod:`rewy.operators`. Source: Yang et al., Gated Delta Networks,
-        2025.
+    T, HV]``. Everything else, results and errors: see :mod:`rewy.operators`. Source: Yang et al.,
+    Gated Delta Networks, 2025.
     """
     return _run("chunk_gated_delta_rule", door.GATED_DELTA_RULE, locals())
 
@@ -225,8 +226,8 @@ def chunk_kda(
     channel.
 
     q, k ``[B, T, H, K]``; v ``[B, T, HV, V]``; g ``[B, T, HV, K]`` log decay <= 0 or None; beta
-    ``[B, T, HV]``. Everything
-    else, results and errors: see :mod:`rewy.operators`. Source: Kimi Team, Kimi Linear, 2025.
+    ``[B, T, HV]``. Everything else, results and errors: see :mod:`rewy.operators`. Source: Kimi
+    Team, Kimi Linear, 2025.
     """
     return _run("chunk_kda", door.KDA, locals())
 
@@ -265,8 +266,7 @@ def chunk_gdn2(
 
     q, k ``[B, T, H, K]``; v ``[B, T, HV, V]``; g ``[B, T, HV, K]`` log decay <= 0 or None; b ``[B,
     T, HV, K]`` in [0, 2]; w ``[B, T, HV, V]`` in [0, 1]. Everything else, results and errors: see
-    :mod:`rewy.operators`.
-    Source: the operator of the same name in flash-linear-attention 0.6.0.
+    :mod:`rewy.operators`. Source: the operator of the same name in flash-linear-attention 0.6.0.
     """
     return _run("chunk_gdn2", door.GDN2, locals())
 

@@ -2,8 +2,8 @@
 beta.
 
 Each forward has its adjoint beside it. All work in the compute type on ``[B, T, H, D]`` and are
-finite
-wherever the result is: products of a huge and a tiny factor are formed as one exponential.
+finite wherever the result is: products of a huge and a tiny factor are formed as one exponential.
+Rows of q and k whose squares leave the compute type's range (1e19 in float32) normalise to 0.
 """
 
 from __future__ import annotations

@@ -40,9 +40,8 @@ def reverse_states(
     """Carry the state's adjoint back, correcting each chunk on the way.
 
     ``dU`` is the local part P^T dO; ``dht`` (sorted, overwritten) the adjoint of the final states.
-    For each
-    chunk, last first: ``Y = A^T (dU + K_t dS_1)``, ``dS_0 = exp(G_C) dS_1 + (scale Q * exp G)^T dO
-        - K_b^T Y``. Returns Y, dS_1 for every chunk, and dS_0 of the first.
+    For each chunk, last first: ``Y = A^T (dU + K_t dS_1)``, ``dS_0 = exp(G_C) dS_1 + (scale Q * exp
+    G)^T dO - K_b^T Y``. Returns Y, dS_1 for every chunk, and dS_0 of the first.
     """
     Y = torch.empty_like(dU)
     dS = dht.new_empty(dU.shape[0], *dht.shape[1:])

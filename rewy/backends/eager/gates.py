@@ -85,9 +85,9 @@ def gate_reduction(
 
     ``levels[n]`` holds the adjoints of ``down`` and ``up`` at s = 2**n, ``d_from_start`` and
     ``d_to_end`` those of the two sums over the chunk. dg_t collects every product whose decay
-    crosses row t, and
-    only those: a plain reverse cumulative sum of (positive role - negative role) adds every
-    product twice with opposite signs and leaves rounding noise where the gate is saturated.
+    crosses row t, and only those: a plain reverse cumulative sum of (positive role - negative role)
+    adds every product twice with opposite signs and leaves rounding noise where the gate is
+    saturated.
     """
     inside, ahead = d_from_start.clone(), d_to_end.clone()
     dg = torch.zeros_like(inside)

@@ -9,12 +9,10 @@ BLOCK = 16  # rows substituted one by one; between blocks the substitution is tw
 
 
 def solve(L: Tensor) -> Tensor:
-    """``A = (I + L)^-1`` of strictly lower triangular ``L``, ``[..., C, C]``; unit lower
-    triangular.
+    """``A = (I + L)^-1`` of strictly lower ``L``, ``[..., C, C]``; unit lower triangular.
 
     Row i is ``A_i = e_i - sum_{j < i} L_ij A_j``. Doubling (products of I - L, I + L^2, ...) has
-    fewer
-    steps and fails: for nearly equal unit keys |A| <= 1 while its factors grow past 1e9.
+    fewer steps and fails: for nearly equal unit keys |A| <= 1 while its factors grow past 1e9.
     """
     C = L.shape[-1]
     A = torch.zeros_like(L)

@@ -33,7 +33,7 @@ class Decayed(NamedTuple):
     """Queries and keys decayed to the chunk's ends.
 
     q: ``scale Q * exp(G)``; k_b: ``b * K * exp(G)`` (erase keys); k_t: ``K * exp(G_C - G)``; total:
-        ``exp(G_C)`` as a factor of a state ``[M, HV, K, V]``, None without a gate.
+    ``exp(G_C)`` as a factor of a state ``[M, HV, K, V]``, None without a gate.
     """
 
     q: Tensor
@@ -71,8 +71,8 @@ def decayed(x: Chunks, sums: GateSums | None, scale: float) -> Decayed:
 def states(A: Tensor, R: Tensor, x: Decayed, h0: Tensor, tiling: Tiling) -> tuple[System, Tensor]:
     """Solve the residual system chunk after chunk.
 
-    ``U = A (R - K_b S_0)``, ``S_1 = exp(G_C) S_0 + K_t^T U``. ``h0`` (sorted, overwritten) is
-    ``[N, HV, K, V]``. Returns the solved system and the final states.
+    ``U = A (R - K_b S_0)``, ``S_1 = exp(G_C) S_0 + K_t^T U``. ``h0`` (sorted, overwritten) is ``[N,
+    HV, K, V]``. Returns the solved system and the final states.
     """
     U = torch.empty_like(R)
     S = h0.new_empty(R.shape[0], *h0.shape[1:])
