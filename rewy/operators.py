@@ -23,8 +23,8 @@ Arguments common to all
     v: ``[B, T, HV, V]``, q's type. HV is a multiple of H; value head h reads query and key head
         h // (HV / H).
     g (not of delta_rule): log decay, natural, <= 0 (0 keeps the state, -inf forgets it), or None
-        for no decay. With ``use_gate_in_kernel`` the raw gate, any value. Gates may be of another float
-        type than q.
+        for no decay. With ``use_gate_in_kernel`` the raw gate, any value. Gates may be of another
+        float type than q.
     beta: ``[B, T, HV]``, usually in [0, 1], up to 2. The recurrence diverges where beta |k|^2 > 2.
     scale: multiplies the outputs; None for ``K ** -0.5``.
     initial_state: ``[N, HV, K, V]``, float32 (or float64 for float64 inputs); None for zeros.
