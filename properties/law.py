@@ -32,6 +32,9 @@ Check = Callable[[Case, Implementation], float | None]
 Draw = Callable[..., st.SearchStrategy[Case]]
 
 
+NOTHING = object()  # what a check returns where the implementation has not what the law is about
+
+
 class Crash(Mismatch):
     """An implementation raised where it should have answered, or answered where it should have
     raised.
@@ -58,11 +61,14 @@ class Law:
         """Check one case; a failure leaves with its implementation, its corpus record and a command
         to replay it.
         """
-        clock["cases"] += 1
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("default")  # a warning of a kernel's is no failure
-                return self.check(case, implementation)
+                score = self.check(case, implementation)
+            if score is NOTHING:
+                return None
+            clock["cases"] += 1
+            return score
         except Mismatch as mismatch:
             failure = mismatch
         except HypothesisException:  # the search's own, such as an overrun draw
@@ -70,6 +76,7 @@ class Law:
         except Exception as error:
             failure = Crash(f"{type(error).__name__}: {error}")
             failure.__cause__ = error
+        clock["cases"] += 1
         failure.implementation = implementation.name
         failure.record = session.record(self.name, case, implementation, failure)
         failure.args = (explain(self.name, case, implementation, failure),)

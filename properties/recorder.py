@@ -86,6 +86,9 @@ def pytest_configure(config: pytest.Config) -> None:
     minutes = config.getoption("--minutes")
     if minutes is not None and not minutes > 0:
         raise pytest.UsageError(f"--minutes: got {minutes}, wanted a number above 0")
+    report = config.getoption("--report")
+    if report is not None and not Path(report).absolute().parent.is_dir():
+        raise pytest.UsageError(f"--report: got {report}, whose folder does not exist")
     try:
         suite.configure(names, config.getoption("--device"), _deadline(config, minutes))
     except ValueError as error:

@@ -114,7 +114,7 @@ def record(name: str, case: Case, implementation: Implementation, failure: Excep
         inputs=inputs_of(case).digest,
         found=Found(
             date=datetime.now(UTC).date().isoformat(),
-            implementation=implementation.name,
+            implementation=name_of(implementation),
             score=float(failure.score),
             device=hardware(),
             versions=dict(implementation.versions()),

@@ -11,7 +11,7 @@ from properties import truth
 from properties.case import Case
 from properties.editing import with_arrays
 from properties.implementations import Implementation
-from properties.law import law, run
+from properties.law import NOTHING, law, run
 from properties.strategies import cases
 from properties.verdict import judge
 
@@ -35,7 +35,7 @@ def test_decoding_equals_chunkwise(case: Case, implementation: Implementation) -
     backward is of chunks of 64.
     """
     if not implementation.decodes(case):
-        return None
+        return NOTHING
     inputs, chunks = truth.inputs_of(case), replace(case, chunk_size=64)
     precision = implementation.precision(case)
     results = run(chunks, implementation, inputs, token_by_token=True)

@@ -9,16 +9,16 @@ from properties import session, truth
 from properties.case import Case
 from properties.implementations import Implementation, TorchOperators
 from properties.implementations.base import arguments
-from properties.law import law
+from properties.law import NOTHING, law
 from properties.refusals import SPOILERS
 from properties.strategies import cases
 
 
 @law(cases)
-def test_bad_input_is_refused_by_name(case: Case, implementation: Implementation) -> None:
+def test_bad_input_is_refused_by_name(case: Case, implementation: Implementation) -> object:
     """Each spoiler that fits, one at a time: a ValueError or TypeError that names the argument."""
     if not (isinstance(implementation, TorchOperators) and implementation.checks_arguments):
-        return
+        return NOTHING
     inputs = truth.inputs_of(case)
     for spoiler in SPOILERS:
         if not spoiler.fits(case):

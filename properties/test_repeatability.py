@@ -11,7 +11,7 @@ from properties.case import Case
 from properties.implementations import Implementation, TorchOperators
 from properties.implementations.base import arguments
 from properties.implementations.tensors import to_array
-from properties.law import law, run
+from properties.law import NOTHING, law, run
 from properties.strategies import cases
 from properties.verdict import judge, judge_bits
 
@@ -30,10 +30,10 @@ def test_repeated_calls_are_bitwise_equal(case: Case, implementation: Implementa
 
 
 @law(cases)
-def test_the_graph_can_be_used_again(case: Case, implementation: Implementation) -> None:
+def test_the_graph_can_be_used_again(case: Case, implementation: Implementation) -> object:
     """A second backward through one forward (``retain_graph``) gives the first one's bits."""
     if not isinstance(implementation, TorchOperators):
-        return
+        return NOTHING
     tensors, options = arguments(case, truth.inputs_of(case), session.device())
     leaves = {name: x.detach().requires_grad_() for name, x in tensors.items()}
     results = implementation.call(case, leaves, options, token_by_token=False)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 
 from properties.implementations import ours, theirs
 from properties.implementations.base import Implementation, TorchOperators
@@ -28,6 +30,8 @@ def find(name: str) -> Implementation:
         raise ValueError(
             f"implementation: got {name!r}, wanted one of {', '.join(BUILT_IN)} or module:attribute"
         )
+    if os.getcwd() not in sys.path:  # plain pytest does not look where it was started
+        sys.path.append(os.getcwd())
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:

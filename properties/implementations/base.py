@@ -107,7 +107,9 @@ class TorchOperators:
     def versions(self) -> dict[str, str]:
         return {
             "torch": str(torch.__version__),
-            self.module.__name__: str(getattr(self.module, "__version__", "unknown")),
+            getattr(self.module, "__name__", self.name): str(
+                getattr(self.module, "__version__", "unknown")
+            ),
         }
 
     def run(
