@@ -164,8 +164,8 @@ FAULTS = (
         "erase-leaves-no-gate-gradient",
         "dropped term",
         CONTRACTION,
-        "d_down = d_down + role(x_later, d_later, g)",
-        "d_down = d_down if isinstance(d_down, Tensor) else role(x_later, d_later, g)",
+        "d_downs.append(_role(d_later, x_later, g))",
+        "d_downs.append(_role(d_later, x_later, g) * (not d_downs))",
         GATED,
     ),
     Fault(

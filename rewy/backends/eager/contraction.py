@@ -53,45 +53,75 @@ def local_scores(rows: list[Tensor], k: Tensor, g: Tensor | None) -> list[Tensor
 
 
 def contraction(
-    scores: list[Tensor], rows: list[Tensor], k: Tensor, g: Tensor | None
-) -> tuple[list[Tensor], Tensor, list[tuple[Tensor, Tensor]]]:
+    scores: list[Tensor],
+    rows: list[Tensor],
+    k: Tensor,
+    g: Tensor | None,
+    d_rows: list[Tensor],
+    dk: Tensor,
+) -> list[tuple[Tensor, Tensor]]:
     """The adjoint of :func:`local_scores`.
 
-    ``scores`` are the adjoints of its results. Returns the adjoints of each x and of k as the
-    decayed source, ``[M, HV, C, K]``, and for each level those of ``down`` and ``up`` (see
-    :func:`rewy.backends.eager.gates.gate_reduction`), which are products already at hand: role
-    times its own adjoint.
+    ``scores`` are the adjoints of its results. Overwrites ``d_rows`` and ``dk`` with the adjoints
+    of each x and of k as the decayed source, ``[M, HV, C, K]``. Returns for each level those of
+    ``down`` and ``up`` (see :func:`rewy.backends.eager.gates.gate_reduction`), which are products
+    already at hand: role times its own adjoint.
     """
     if g is None:
-        strict = [d.tril(-1) for d in scores]
-        dk = sum(d.mT @ x for d, x in zip(strict, rows, strict=True))
-        return [d @ k for d in strict], dk, []
+        for n, (d, x, dx) in enumerate(zip(scores, rows, d_rows, strict=True)):
+            strict = d.tril(-1)
+            torch.matmul(strict, k, out=dx)
+            dk.copy_(strict.mT @ x) if n == 0 else dk.add_(strict.mT @ x)
+        return []
     per_head = g.shape[-1] == 1
     if per_head:
         decays = _pair_decays(g)
         scores = [d * decays for d in scores]
-    d_rows, dk = [torch.zeros_like(x) for x in rows], torch.zeros_like(k)
+    for adjoint in (*d_rows, dk):
+        adjoint.zero_()
     levels = []
     for s, down, up in segment_sums(g):
         # A head gate has decayed the scores; a channel gate scales what they meet.
         down, up = (None, None) if per_head else (down.exp(), up.exp())
         k_earlier = halves(k, s)[0]
-        source = _times(k_earlier, up)
-        d_down, d_source = 0, 0
+        source = k_earlier.contiguous() if per_head else k_earlier * up
+        d_downs, d_sources = [], []
         for d, x, dx in zip(scores, rows, d_rows, strict=True):
             pairs, x_later = _pairs(d, s), halves(x, s)[1]
-            d_later = _times(pairs @ source, down)
+            d_later = _decay(_product(pairs, source), down)
             halves(dx, s)[1].add_(d_later)
-            d_down = d_down + role(x_later, d_later, g)
-            d_source = d_source + pairs.mT @ _times(x_later, down)
-        d_earlier = _times(d_source, up)
+            d_downs.append(_role(d_later, x_later, g))
+            d_sources.append(_product(pairs.mT, x_later if per_head else x_later * down))
+        d_earlier = _decay(_added(d_sources), up)
         halves(dk, s)[0].add_(d_earlier)
-        levels.append((d_down, role(k_earlier, d_earlier, g)))
-    return d_rows, dk, levels
+        levels.append((_added(d_downs), _role(d_earlier, k_earlier, g)))
+    return levels
 
 
-def _times(x: Tensor, factor: Tensor | None) -> Tensor:
-    return x if factor is None else x * factor
+def _product(pairs: Tensor, x: Tensor) -> Tensor:
+    """``pairs @ x``; a batch of 1 by 1 matrices is no work for a matrix product."""
+    return pairs * x if pairs.shape[-1] == 1 else pairs @ x
+
+
+# From here on tensors nobody else holds are changed in place: on a CPU a fresh one costs more than
+# the arithmetic.
+
+
+def _decay(x: Tensor, factor: Tensor | None) -> Tensor:
+    return x if factor is None else x.mul_(factor)
+
+
+def _added(terms: list[Tensor]) -> Tensor:
+    first, *more = terms
+    for term in more:
+        first.add_(term)
+    return first
+
+
+def _role(dx: Tensor, x: Tensor, shared: Tensor) -> Tensor:
+    """:func:`role`, in place of the adjoint."""
+    dx.mul_(x)
+    return dx.sum(-1, keepdim=True) if shared.shape[-1] < dx.shape[-1] else dx
 
 
 def role(x: Tensor, dx: Tensor, shared: Tensor) -> Tensor:

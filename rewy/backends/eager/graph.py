@@ -139,7 +139,7 @@ def _stages(problem: Problem) -> Stages:
 
 # Stages that are parallel over chunks go through them in slabs of about so many elements of the
 # largest operand: on a CPU temporaries then stay in the cache and add little to the peak memory.
-SLAB = 1 << 20
+SLAB = 1 << 19
 
 
 def _slabs(x: Chunks) -> list[slice]:
@@ -240,7 +240,8 @@ def _gradients(
 ) -> Tensors:
     """Contraction and gate reduction, slab by slab, and back to the arguments."""
     x = stages.x
-    pieces = [
+    adjoints = Chunks(*(None if x is None else torch.empty_like(x) for x in x))
+    for rows in _slabs(x):
         _chunk_gradients(
             problem.spec.scale,
             _of(rows, x),
@@ -248,14 +249,8 @@ def _gradients(
             _of(rows, system),
             dO[rows],
             _of(rows, corrected._replace(dh0=None)),
+            _of(rows, adjoints),
         )
-        for rows in _slabs(x)
-    ]
-    if not pieces:  # no tokens: the adjoints are as empty as the inputs
-        return _to_arguments(problem, stages, x, corrected.dh0)
-    adjoints = Chunks(
-        *(None if x is None else torch.cat([x, *more]) for x, *more in zip(*pieces, strict=True))
-    )
     return _to_arguments(problem, stages, adjoints, corrected.dh0)
 
 
@@ -266,17 +261,19 @@ def _chunk_gradients(
     system: System,
     dO: Tensor,
     corrected: Corrected,
-) -> Chunks:
-    """The adjoints of the recurrence's inputs, as chunks.
+    out: Chunks,
+) -> None:
+    """The adjoints of the recurrence's inputs, as chunks, into ``out``.
 
     Those of b and w are summed over the channels that share one number.
     """
     Y, dL, dK_b, dS, _ = corrected
     erase = x.b * x.k
+    Dbk = torch.empty_like(erase)
     with record_function("rewy.contraction"):
         dP = (dO @ system.U.mT).mul_(scale)
         on_diagonal = dP.diagonal(dim1=-2, dim2=-1).unsqueeze(-1)
-        (Dq, Dbk), Dk, levels = contraction([dP, dL], [x.q, erase], x.k, x.g)
+        levels = contraction([dP, dL], [x.q, erase], x.k, x.g, [out.q, Dbk], out.k)
         Dq_state, Dk_state = dO @ system.S.mT, system.U @ dS.mT
         if sums is None:
             Dq_state *= scale
@@ -284,7 +281,6 @@ def _chunk_gradients(
             Dq_state *= scale * sums.from_start
             dK_b = dK_b * sums.from_start
             Dk_state *= sums.to_end
-    dg = None
     if sums is not None:
         with record_function("rewy.gate_reduction"):
             # Role times adjoint, products already at hand; the total decay counts to the last row.
@@ -293,16 +289,13 @@ def _chunk_gradients(
             if x.g.shape[-1] == 1:
                 kept = kept.sum(-1, keepdim=True)
             d_from_start[..., -1:, :] += kept
-            dg = gate_reduction(levels, d_from_start, role(x.k, Dk_state, x.g))
+            out.g.copy_(gate_reduction(levels, d_from_start, role(x.k, Dk_state, x.g)))
     Dbk += dK_b
-    return Chunks(
-        q=Dq.add_(Dq_state).addcmul_(on_diagonal, x.k),
-        k=Dk.add_(Dk_state).addcmul_(on_diagonal, x.q).addcmul_(x.b, Dbk),
-        v=x.w * Y,
-        g=dg,
-        b=role(x.k, Dbk, x.b),
-        w=role(x.v, Y, x.w),
-    )
+    out.q.add_(Dq_state).addcmul_(on_diagonal, x.k)
+    out.k.add_(Dk_state).addcmul_(on_diagonal, x.q).addcmul_(x.b, Dbk)
+    torch.mul(x.w, Y, out=out.v)
+    out.b.copy_(role(x.k, Dbk, x.b))
+    out.w.copy_(role(x.v, Y, x.w))
 
 
 def _to_arguments(problem: Problem, stages: Stages, d: Chunks, dh0: Tensor) -> Tensors:
