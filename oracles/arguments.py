@@ -17,12 +17,12 @@ class Arguments:
 
     q, k: [B, T, H, K]; v: [B, T, HV, V], HV = n H: value head h reads query and key head h // n.
     g: natural-log decay <= 0, -inf forgets; [B, T, HV] for gated_delta_rule, [B, T, HV, K] for kda
-        and gdn2.
-    gamma: exp(g) in g's place and shape, the only choice in an exact system.
+        and gdn2; None with no gamma for no decay. With use_gate_in_kernel any value, +-inf too.
+    gamma: exp(g) in g's place and shape, the only gate in an exact system.
     beta: [B, T, HV]; gdn2 has b: [B, T, HV, K] and w: [B, T, HV, V] instead.
     h0: [N, HV, K, V], or [N, HV, V, K] with state_v_first.
-    A_log: [HV]; dt_bias: [HV] for gated_delta_rule, [HV K] for kda and gdn2; both are used with
-        use_gate_in_kernel only.
+    A_log: [HV]; dt_bias: [HV] for gated_delta_rule, [HV K] or [HV, K] for kda and gdn2; both are
+        used with use_gate_in_kernel only, as is lower_bound, a number below 0.
     scale: multiplies the output, default K^-1/2.
     offsets: N + 1 non-decreasing ints from 0 to T, when B = 1 holds N packed sequences; else N = B.
     chunk_size: tokens a chunk, for the chunked algorithms.
@@ -62,12 +62,15 @@ class Arguments:
         self._check_offsets()
         shapes = self._shapes()
         for field in fields(self):
-            value, shape = getattr(self, field.name), shapes.get(field.name)
+            value, allowed = getattr(self, field.name), shapes.get(field.name)
             if field.name in _ARRAYS and value is not None:
-                if shape is None:
+                if allowed is None:
                     raise ValueError(f"{field.name} is no argument of {self.operator} as called")
-                if np.shape(value) != shape:
-                    raise ValueError(f"{field.name} must have shape {shape}, got {np.shape(value)}")
+                if np.shape(value) not in allowed:
+                    wanted = " or ".join(map(str, allowed))
+                    raise ValueError(
+                        f"{field.name} must have shape {wanted}, got {np.shape(value)}"
+                    )
         self._check_presence()
 
     @property
@@ -99,8 +102,8 @@ class Arguments:
             or self.use_beta_sigmoid_in_kernel
         )
 
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of each array that this operator takes."""
+    def _shapes(self) -> dict[str, tuple[tuple[int, ...], ...]]:
+        """The shapes allowed for each array that this operator takes: one, of dt_bias also two."""
         B, T, H, HV, K, V = self.sizes
         if H < 1 or HV < 1 or HV % H:
             raise ValueError(f"v must have a multiple of q's {H} heads, got {HV}")
@@ -113,18 +116,24 @@ class Arguments:
             channels = () if self.operator == "gated_delta_rule" else (K,)
             shapes["g"] = shapes["gamma"] = (B, T, HV, *channels)
             if self.use_gate_in_kernel:
-                shapes |= {"A_log": (HV,), "dt_bias": (int(np.prod((HV, *channels))),)}
-        return shapes
+                shapes |= {"A_log": (HV,), "dt_bias": (HV, *channels)}
+        allowed = {name: (shape,) for name, shape in shapes.items()}
+        if len(shapes.get("dt_bias", ())) == 2:
+            allowed["dt_bias"] = ((HV * K,), (HV, K))
+        return allowed
 
     def _check_presence(self):
         needed = {"b", "w"} if self.operator == "gdn2" else {"beta"}
         for name in sorted(needed):
             if getattr(self, name) is None:
                 raise ValueError(f"{name} is required for {self.operator}")
-        if self.operator != "delta_rule" and (self.g is None) == (self.gamma is None):
-            raise ValueError("g is required, or gamma in its place, and not both")
-        if self.lower_bound is not None and self.operator not in ("kda", "gdn2"):
-            raise ValueError(f"lower_bound is no argument of {self.operator}")
+        if self.g is not None and self.gamma is not None:
+            raise ValueError("g may be given, or gamma in its place, and not both")
+        if self.lower_bound is not None:
+            if not self.use_gate_in_kernel:
+                raise ValueError("lower_bound needs use_gate_in_kernel")
+            if not -np.inf < self.lower_bound < 0:
+                raise ValueError(f"lower_bound must be below 0, got {self.lower_bound}")
         if self.use_gate_in_kernel:
             if self.operator == "delta_rule" or self.g is None:
                 raise ValueError("use_gate_in_kernel activates g, and there is none")

@@ -157,8 +157,9 @@ class _Evaluation:
 
     def _decay(self):
         a = self._a
-        if a.operator == "delta_rule":
-            return self._system.ones((1, *self._heads(a.beta).shape[1:]))
+        if a.g is None and a.gamma is None:
+            B, T, _, HV, *_ = a.sizes
+            return self._system.ones((1, B, HV, T, 1))
         tokens = self._heads if a.operator == "gated_delta_rule" else self._tokens
         if a.gamma is not None:
             return tokens(a.gamma)
@@ -171,12 +172,16 @@ class _Evaluation:
             for x in (a.A_log, a.dt_bias)
         )
         if a.lower_bound is None:
-            g, self._pullbacks["g"] = activations.gate(g, A_log, dt_bias)
+            g, pullback = activations.gate(g, A_log, dt_bias)
         else:
-            g, self._pullbacks["g"] = activations.bounded_gate(
+            g, pullback = activations.bounded_gate(
                 g, A_log, dt_bias, a.lower_bound, self._arithmetic
             )
-        return self._arithmetic.decay(np.exp(g))
+        gamma = self._arithmetic.decay(np.exp(g))
+        # A decay of 0 has dg = 0. What the chunked algorithms' rounding leaves of that must not be
+        # multiplied by a g, or a slope, of -1e44 or -inf.
+        self._pullbacks["g"] = lambda dg: pullback(np.where(gamma == 0, 0, dg))
+        return gamma
 
     # Back to the users' shapes.
 
@@ -198,7 +203,7 @@ class _Evaluation:
             out |= {"db": _layout(self._pull("b", d.db)), "dw": _layout(self._pull("w", d.dw))}
         else:
             out["dbeta"] = _layout(self._pull("beta", d.db + d.dw))[..., 0]
-        if a.operator != "delta_rule":
+        if a.g is not None or a.gamma is not None:
             out |= self._gate_gradients(d.dg)
         if a.h0 is not None:
             out["dh0"] = self._state_layout(d.dS0)
@@ -212,7 +217,7 @@ class _Evaluation:
                 out["dA_log"] = self._arithmetic.sum(dA_log, (1, 3, 4))[:, 0, :, 0, 0]
             if a.dt_bias is not None:
                 ddt_bias = self._arithmetic.sum(dg, (1, 3))
-                out["ddt_bias"] = ddt_bias.reshape(len(ddt_bias), -1)
+                out["ddt_bias"] = ddt_bias.reshape(len(ddt_bias), *np.shape(a.dt_bias))
         dg = _layout(dg)
         return out | {"dg": dg[..., 0] if a.operator == "gated_delta_rule" else dg}
 

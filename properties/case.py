@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 
-from properties.profiles import BETAS, GATES, KEYS, VALUES
+from properties.profiles import BETAS, GATES, KEYS, RAW, VALUES
 
 OPERATORS = ("delta_rule", "gated_delta_rule", "kda", "gdn2")
 CHANNEL_GATED = ("kda", "gdn2")
@@ -44,10 +44,13 @@ RANGES = {
 }
 FLAGS = (
     "packed",
+    "int32_offsets",
     "state_v_first",
     "qk_l2norm",
+    "without_g",
     "gate_in_kernel",
     "dt_bias",
+    "dt_bias_2d",
     "without_A_log",
     "beta_sigmoid",
     "neg_eigval",
@@ -60,7 +63,7 @@ class Case:
     """One experiment: operator, sizes, value profiles, types, options and a seed.
 
     lengths: tokens of each sequence. packed: B = 1, T = sum, with offsets; else B = len(lengths)
-        and each is T.
+        and each is T. int32_offsets: the offsets are int32 instead of int64.
     heads, groups, head_size, value_size, chunk_size: H, HV/H, K, V, C.
     dtype: of q, k, v, do; gate_dtype: of g, beta, b, w (float64 goes only with float64). h0, dht,
         A_log and dt_bias are float32, or float64 when dtype is.
@@ -68,9 +71,11 @@ class Case:
         `constant` gate, key_spread the exponent of `correlated` keys and None for others.
     through: what the loss depends on: o, ht or both.
     scale: factor of the queries, None for K**-0.5.
+    without_g: None in the place of g, which stands for no decay; gates is "zero" then.
     qk_l2norm, gate_in_kernel, lower_bound, beta_sigmoid, neg_eigval: raw inputs, activated by the
-        kernel; gates is "raw" exactly when gate_in_kernel. dt_bias: with that bias.
-        without_A_log: lower_bound's activation with exp(A_log) = 1.
+        kernel; gates is one of `properties.profiles.RAW` exactly when gate_in_kernel. dt_bias: with
+        that bias, [HV] or [HV * K]; dt_bias_2d: as [HV, K]. without_A_log: lower_bound's activation
+        with exp(A_log) = 1.
     state_v_first: h0, ht and their gradients are [N, HV, V, K].
     layout: how q, k, v, gates and do lie in memory; under "expanded" v and do repeat one value
         along their last axis.
@@ -83,6 +88,7 @@ class Case:
     operator: str
     lengths: tuple[int, ...] = (1,)
     packed: bool = False
+    int32_offsets: bool = False
     heads: int = 1
     groups: int = 1
     head_size: int = 1
@@ -100,8 +106,10 @@ class Case:
     through: str = "output"
     scale: float | None = None
     qk_l2norm: bool = False
+    without_g: bool = False
     gate_in_kernel: bool = False
     dt_bias: bool = False
+    dt_bias_2d: bool = False
     without_A_log: bool = False
     lower_bound: float | None = None
     beta_sigmoid: bool = False
@@ -143,15 +151,19 @@ class Case:
         want("gate_dtype", (self.gate_dtype == "float64") == double, "float64 just when dtype is")
         want("gates", gated or self.gates == "zero", "zero, because delta_rule has no gate")
         want("gate_in_kernel", gated or not raw, "false, because delta_rule has no gate")
-        want("gates", (self.gates == "raw") == raw, "raw exactly when gate_in_kernel")
+        want("gates", (self.gates in RAW) == raw, "a raw profile exactly when gate_in_kernel")
+        want("without_g", gated or not self.without_g, "false, because delta_rule has no gate")
+        want("without_g", self.gates == "zero" or not self.without_g, "false unless gates is zero")
+        want("int32_offsets", self.packed or not self.int32_offsets, "false unless packed")
         want("gate_scale", self.gates == "constant" or self.gate_scale == 0, "0 unless constant")
         want("key_spread", (self.key_spread is None) != correlated, "a number just for correlated")
         want("keys", self.qk_l2norm or self.keys != "norms", "norms only with qk_l2norm")
         # A hot row with two entries of 1 leaves room for beta <= 1, which a logit cannot promise.
         want("keys", exact or self.keys != "hot", "hot only without qk_l2norm and beta_sigmoid")
         want("dt_bias", raw or not self.dt_bias, "false unless gate_in_kernel")
+        flat = not (self.dt_bias and self.gates_per_channel)
+        want("dt_bias_2d", not (flat and self.dt_bias_2d), "false unless dt_bias of kda or gdn2")
         want("lower_bound", raw or not bounded, "null unless gate_in_kernel")
-        want("lower_bound", self.gates_per_channel or not bounded, "null unless kda or gdn2")
         want("lower_bound", not bounded or self.lower_bound < 0, "a negative number")
         want("without_A_log", bounded or not self.without_A_log, "false unless lower_bound")
         want("neg_eigval", self.beta_sigmoid or not self.neg_eigval, "false unless beta_sigmoid")
@@ -215,7 +227,7 @@ class Case:
         channels = self.gates_per_channel
         state = (self.N, HV, V, K) if self.state_v_first else (self.N, HV, K, V)
         shapes = dict.fromkeys("qk", (*tokens, self.heads, K)) | {"v": (*tokens, HV, V)}
-        if self.has_gate:
+        if self.has_gate and not self.without_g:
             shapes["g"] = (*tokens, HV, K) if channels else (*tokens, HV)
         if self.operator == "gdn2":
             shapes |= {"b": (*tokens, HV, K), "w": (*tokens, HV, V)}
@@ -226,7 +238,8 @@ class Case:
         if self.gate_in_kernel and not self.without_A_log:
             shapes["A_log"] = (HV,)
         if self.dt_bias:
-            shapes["dt_bias"] = (HV * K,) if channels else (HV,)
+            flat = (HV * K,) if channels else (HV,)
+            shapes["dt_bias"] = (HV, K) if self.dt_bias_2d else flat
         if self.through != "state":
             shapes["do"] = (*tokens, HV, V)
         if self.through != "output":

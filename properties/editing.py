@@ -32,7 +32,7 @@ def packed_as(case: Case, lengths: tuple[int, ...]) -> Case:
 def unpack(case: Case, inputs: Inputs, n: int) -> tuple[Case, Inputs]:
     """Sequence n alone, as a batch of one."""
     row, first, end = case.sequences()[n]
-    alone = replace(case, lengths=(end - first,), packed=False, cut=0)
+    alone = replace(case, lengths=(end - first,), packed=False, int32_offsets=False, cut=0)
     arrays = map_tokens(inputs, lambda x: x[row : row + 1, first:end])
     arrays |= {name: inputs[name][n : n + 1] for name in ("h0", "dht") if inputs[name] is not None}
     return alone, with_arrays(inputs, **arrays)

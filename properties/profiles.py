@@ -110,8 +110,8 @@ def queries(stream: Stream, case: Case, shape: tuple[int, ...]) -> np.ndarray:
     return norms(stream, case, shape) if case.keys == "norms" else stream.bell(shape)
 
 
-# Gates: natural logarithms <= 0, [B, T, HV] or [B, T, HV, K]; only `raw`, not yet activated, is of
-# either sign.
+# Gates: natural logarithms <= 0, [B, T, HV] or [B, T, HV, K]; only those of `RAW`, not yet
+# activated, are of either sign.
 
 
 def zero(stream: Stream, case: Case, shape: tuple[int, ...]) -> np.ndarray:
@@ -193,6 +193,12 @@ def raw(stream: Stream, case: Case, shape: tuple[int, ...]) -> np.ndarray:
     return np.where(stream.chance(shape, 1, 8), special, 4 * stream.bell(shape))
 
 
+def raw_infinite(stream: Stream, case: Case, shape: tuple[int, ...]) -> np.ndarray:
+    """`raw` with -inf and +inf strewn in, at least one: no decay, and a reset or the lower bound."""
+    infinite = _at_least_one(stream, stream.chance(shape, 1, 8))
+    return np.where(infinite, stream.choose(shape, (-np.inf, np.inf)), raw(stream, case, shape))
+
+
 GATES = {
     f.__name__: f
     for f in (
@@ -207,7 +213,8 @@ GATES = {
         past_88,
         past_700,
     )
-} | {"powers_of_two": powers_of_two, "raw": raw}
+} | {"powers_of_two": powers_of_two, "raw": raw, "raw_infinite": raw_infinite}
+RAW = ("raw", "raw_infinite")  # profiles of what the kernel activates itself
 
 
 # Write and erase strengths, per head or per channel, in [0, 2].

@@ -81,6 +81,10 @@ def _gated(case: Case) -> bool:
     return case.has_gate
 
 
+def _given(case: Case) -> bool:
+    return case.has_gate and not case.without_g
+
+
 def _beta(case: Case) -> str:
     return "b" if case.operator == "gdn2" else "beta"
 
@@ -127,12 +131,34 @@ SPOILERS = (
     Spoiler("beta of another rank", ("b", "beta"), _always, _spoil_beta(lambda x: x[..., None])),
     Spoiler("beta of integers", ("b", "beta"), _always, _spoil_beta(lambda x: x.to(torch.int64))),
     Spoiler("w of K channels", ("w",), lambda c: c.operator == "gdn2", _set("w", _widened)),
-    Spoiler("g of another shape", ("g",), _gated, _set("g", lambda x: x[..., None])),
+    Spoiler("g of another shape", ("g",), _given, _set("g", lambda x: x[..., None])),
     Spoiler(
         "g above 0",
         ("g",),
-        lambda c: c.has_gate and not c.gate_in_kernel and c.tokens > 0,
+        lambda c: _given(c) and not c.gate_in_kernel and c.tokens > 0,
         _positive,
+    ),
+    Spoiler("no raw gate", ("g",), lambda c: c.gate_in_kernel, _set("g", lambda x: None)),
+    Spoiler(
+        "dt_bias of another shape", ("dt_bias",), lambda c: c.dt_bias, _set("dt_bias", _widened)
+    ),
+    Spoiler(
+        "dt_bias in a form of rank 3",
+        ("dt_bias",),
+        lambda c: c.dt_bias,
+        _set("dt_bias", lambda x: x.reshape(-1, 1, 1)),
+    ),
+    Spoiler(
+        "no A_log",
+        ("A_log",),
+        lambda c: c.gate_in_kernel and c.lower_bound is None,
+        _set("A_log", lambda x: None),
+    ),
+    Spoiler(
+        "lower_bound without its gate",
+        ("lower_bound",),
+        lambda c: c.has_gate and not c.gate_in_kernel,
+        _option(lower_bound=-5.0),
     ),
     Spoiler(
         "initial_state of another shape",
@@ -195,5 +221,6 @@ SPOILERS = (
     Spoiler(
         "offsets of floats", ("cu_seqlens",), lambda c: c.packed, _offsets(lambda x: x.float())
     ),
+    Spoiler("offsets of int16", ("cu_seqlens",), lambda c: c.packed, _offsets(lambda x: x.short())),
     Spoiler("offsets of rank 2", ("cu_seqlens",), lambda c: c.packed, _offsets(lambda x: x[None])),
 )

@@ -13,7 +13,7 @@ from itertools import product
 from hypothesis import strategies as st
 
 from properties.case import CHANNEL_GATED, CHOICES, Case
-from properties.profiles import BETAS, GATES, KEYS, VALUES
+from properties.profiles import BETAS, GATES, KEYS, RAW, VALUES
 
 BUDGET = 60_000  # tokens * HV * max(K, V): keeps a draw within tens of milliseconds of oracle
 STATE_BUDGET = 300_000  # N * HV * K * V, for the same reason
@@ -34,7 +34,7 @@ BETA_TABLE = (
     "two",
     "halves",
 )
-LOWER_BOUNDS = (None, -1.0, -5.0)
+LOWER_BOUNDS = (None, -1.0, -5.0, -40.0)  # the last one beyond what `safe_gate` would take
 
 
 @cache
@@ -105,6 +105,7 @@ def _structure(
         "state_v_first": draw(st.sampled_from((False, False, True))),
         "cut": draw(st.integers(0, sum(lengths) if packed else lengths[0])),
         "seed": draw(st.integers(0, 2**32 - 1)),
+        "int32_offsets": draw(st.booleans()) if packed else False,
     }
 
 
@@ -124,12 +125,13 @@ def _options(draw, operator: str, gates: str) -> dict:
         options["beta_sigmoid"] = draw(st.booleans())
         if options["beta_sigmoid"]:
             options["neg_eigval"] = draw(st.booleans())
-    if gates == "raw":
+    if gates in RAW:
         options |= {"gate_in_kernel": True, "dt_bias": draw(st.booleans())}
-        if operator in CHANNEL_GATED:
-            options["lower_bound"] = draw(st.sampled_from(LOWER_BOUNDS))
-            if options["lower_bound"] is not None:
-                options["without_A_log"] = draw(st.booleans())
+        if options["dt_bias"] and operator in CHANNEL_GATED:
+            options["dt_bias_2d"] = draw(st.booleans())
+        options["lower_bound"] = draw(st.sampled_from(LOWER_BOUNDS))
+        if options["lower_bound"] is not None:
+            options["without_A_log"] = draw(st.booleans())
     return options
 
 
@@ -153,10 +155,15 @@ def cases(
     raw inputs. The operator delta_rule has no gates, whatever `gates` says.
     """
     most = MAX_TOKENS if max_tokens is None else max_tokens
-    names = list(GATES) if plain else [*GATES, "raw", "raw"]  # the options that go with it are many
-    names = [name for name in names if not (plain and name == "raw")]
+    # "zero" twice, since it may also be no gate at all; raw gates once more, since many options go
+    # with them.
+    names = ["zero", *(name for name in GATES if not (plain and name in RAW))]
+    names += [] if plain else RAW
     profile = draw(_among(names, gates)) if operator != "delta_rule" else "zero"
     options = {} if plain else draw(_options(operator, profile))
+    if operator != "delta_rule":
+        # Drawn in any case: shrinking prefers fewer draws, and would prefer another gate to "zero".
+        options["without_g"] = draw(st.booleans()) and profile == "zero"
     normalised, raw_beta = options.get("qk_l2norm", False), options.get("beta_sigmoid", False)
     unfit = set() if normalised else {"norms"}
     unfit |= {"hot"} if normalised or raw_beta else set()
@@ -192,14 +199,17 @@ def exact_cases(
     1, and a power of two for `scale`. Whether every intermediate fits its type is for the caller.
     """
     most = MAX_TOKENS if max_tokens is None else max_tokens
-    gates = ("zero",) if operator == "delta_rule" else ("zero", "powers_of_two", "powers_of_two")
+    gated = operator != "delta_rule"
+    gates = draw(st.sampled_from(("zero", *("powers_of_two",) * 2 * gated)))
+    without_g = gated and draw(st.booleans())
     return Case(
         operator=operator,
         **draw(_structure(packed=None, most=most, chunk_sizes=chunk_sizes)),
         **draw(_types(dtypes)),
         values="integers",
         keys="hot",
-        gates=draw(st.sampled_from(gates)),
+        gates=gates,
+        without_g=without_g and gates == "zero",
         betas="halves",
         scale=draw(st.sampled_from(EXACT_SCALES)),
         layout=draw(st.sampled_from(CHOICES["layout"])),
@@ -233,8 +243,9 @@ def all_regimes(operator: str) -> set[str]:
     places = product(("empty", "one_token"), ("first", "middle", "last"))
     regimes |= {f"packed:{what}_{place}" for what, place in places} | {"packed:all_empty", "packed"}
     regimes |= {"K<V", "K=V", "K>V", "gate_dtype_differs", "many_chunks", "state_v_first"}
-    regimes |= {"qk_l2norm", "beta_sigmoid", "neg_eigval"}
+    regimes |= {"qk_l2norm", "beta_sigmoid", "neg_eigval", "int32_offsets"}
     if gated:
-        regimes |= {"gate_in_kernel", "dt_bias", "sum_past_88", "sum_past_700"}
-        regimes |= {"channel_-30", "lower_bound", "without_A_log"} if channels else {"head_-30"}
+        regimes |= {"without_g", "gate_in_kernel", "dt_bias", "lower_bound", "without_A_log"}
+        regimes |= {"sum_past_88", "sum_past_700"}
+        regimes |= {"channel_-30", "dt_bias_2d"} if channels else {"head_-30"}
     return regimes

@@ -62,19 +62,21 @@ WIDE = ("float32", "float64")
 
 @law(partial(plain_cases, dtypes=WIDE), ["delta_rule"])
 def test_zero_gates_reduce_to_the_delta_rule(case: Case, implementation: Implementation) -> float:
-    """g = 0 per head, and per channel, changes nothing."""
+    """g = 0 per head, and per channel, changes nothing, and neither does no g at all."""
     case = replace(case, gate_dtype=case.dtype)
     inputs = truth.inputs_of(case)
+    dtypes = {**inputs.dtypes, "g": case.gate_dtype}
     score = 0.0
     for operator, shape in (
         ("gated_delta_rule", inputs.beta.shape),
         ("kda", (*inputs.beta.shape, case.head_size)),
     ):
-        general = replace(case, operator=operator)
-        if implementation.refuses(general, session.device()):
-            continue
-        gated = replace(inputs, g=np.zeros(shape), dtypes={**inputs.dtypes, "g": case.gate_dtype})
-        score = max(score, _check(case, implementation, general, gated, {}))
+        gated = replace(inputs, g=np.zeros(shape), dtypes=dtypes)
+        for given, without_g in ((gated, False), (inputs, True)):
+            general = replace(case, operator=operator, without_g=without_g)
+            if implementation.refuses(general, session.device()):
+                continue
+            score = max(score, _check(case, implementation, general, given, {}))
     return score
 
 
@@ -86,7 +88,8 @@ def test_equal_channels_reduce_kda_to_the_gated_delta_rule(
     case = replace(case, gate_dtype=case.dtype)
     inputs = truth.inputs_of(case)
     general = replace(case, operator="kda")
-    gated = with_arrays(inputs, g=_widen(inputs.g, case.head_size))
+    g = None if inputs.g is None else _widen(inputs.g, case.head_size)
+    gated = with_arrays(inputs, g=g)
     return _check(case, implementation, general, gated, {"dg": ("dg",)})
 
 

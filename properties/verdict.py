@@ -112,7 +112,8 @@ def groups(case: Case, quantity: str) -> Iterator[tuple[str, tuple]]:
     parameter of a head.
     """
     if quantity in PARAMETERS:
-        per_head = case.head_size if quantity == "ddt_bias" and case.gates_per_channel else 1
+        flat = quantity == "ddt_bias" and case.gates_per_channel and not case.dt_bias_2d
+        per_head = case.head_size if flat else 1
         for head in range(case.HV):
             yield f"head {head}", (slice(head * per_head, (head + 1) * per_head),)
         return

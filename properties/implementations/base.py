@@ -67,7 +67,10 @@ def arguments(case: Case, inputs: Inputs, device: str) -> tuple[dict[str, Any], 
         "use_qk_l2norm_in_kernel": case.qk_l2norm,
     }
     if case.packed:
-        options["cu_seqlens"] = torch.tensor(case.offsets, dtype=torch.int64, device=device)
+        kind = torch.int32 if case.int32_offsets else torch.int64
+        options["cu_seqlens"] = torch.tensor(case.offsets, dtype=kind, device=device)
+    if case.without_g:
+        options["g"] = None
     for option, value in {
         "use_gate_in_kernel": case.gate_in_kernel,
         "lower_bound": case.lower_bound,

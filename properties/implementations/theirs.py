@@ -53,6 +53,10 @@ class FlashLinearAttention(TorchOperators):
             return "an option it lacks"
         if case.operator == "gdn2" and case.beta_sigmoid:
             return "an option it lacks"
+        if case.operator == "gated_delta_rule" and case.lower_bound is not None:
+            return "an option it lacks"
+        if case.without_g or case.dt_bias_2d or case.int32_offsets:
+            return "an argument in a form that it does not name"
         if case.T == 0:
             return "no empty input"
         return None

@@ -36,6 +36,49 @@ def test_gate_is_finite_where_the_truth_is():
     assert all(np.array_equal(x, [0.0]) for x in gradients)
 
 
+@pytest.mark.parametrize("A_log", [None, -4.0, 0.0, 100.0])
+@pytest.mark.parametrize("lower_bound", [None, -5.0])
+def test_infinite_raw_gates_have_their_limits(A_log, lower_bound):
+    """-inf: no decay; +inf: a reset, whose dg is 0, or the lower bound. Neither has a slope."""
+    x, rate = np.array([-np.inf, np.inf]), None if A_log is None else np.array([A_log])
+    with np.errstate(all="ignore"):
+        if lower_bound is not None:
+            g, pullback = activations.bounded_gate(x, rate, None, lower_bound, Exact())
+        elif A_log is not None:
+            g, pullback = activations.gate(x, rate, None)
+        else:
+            return
+        gradients = pullback(np.array([1.0, 0.0 if lower_bound is None else 1.0]))
+    assert np.array_equal(g, [0, -np.inf if lower_bound is None else lower_bound])
+    assert all(np.array_equal(dx, [0, 0]) for dx in gradients)
+
+
+@pytest.mark.parametrize("algorithm", ["recurrence", "naive", "rewy"])
+@pytest.mark.parametrize("lower_bound", [None, -5.0])
+def test_infinite_raw_gates_are_their_limits(algorithm, lower_bound):
+    """A call with them is the call with the log decays that they stand for."""
+    rng = np.random.default_rng(0)
+    q, k, v = rng.normal(size=(3, 1, 9, 2, 3)) / 2
+    raw, beta = rng.normal(size=v.shape), rng.uniform(size=(1, 9, 2))
+    raw.flat[::5], raw.flat[1::5] = -np.inf, np.inf
+    A_log, rest = np.array([0.5, -1.0]), {"q": q, "k": k, "v": v, "beta": beta, "chunk_size": 4}
+    with np.errstate(all="ignore"):
+        if lower_bound is None:
+            g, _ = activations.gate(raw, A_log[:, None], None)
+        else:
+            g, _ = activations.bounded_gate(raw, A_log[:, None], None, lower_bound, Exact())
+    given = evaluate(Arguments("kda", g=g, **rest), v, algorithm=algorithm)
+    call = Arguments(
+        "kda", g=raw, A_log=A_log, lower_bound=lower_bound, use_gate_in_kernel=True, **rest
+    )
+    found = evaluate(call, v, algorithm=algorithm)
+    assert all(np.isfinite(x).all() for x in found.values())
+    for name in ("o", "ht", "dq", "dk", "dv", "dbeta"):
+        np.testing.assert_allclose(found[name], given[name], rtol=1e-12, atol=1e-13, err_msg=name)
+    assert (found["dg"][np.isinf(raw)] == 0).all()
+    assert found["dA_log"].all()
+
+
 @pytest.mark.parametrize("u", HARD)
 @pytest.mark.parametrize("A_log", [None, -4.0, 3.0, 100.0])
 def test_bounded_gate_equals_high_precision(u, A_log):

@@ -37,8 +37,7 @@ TENSORS = ("q", "k", "v", "g", "beta", "b", "w", "h0", "A_log", "dt_bias")
 CASES = [
     (operator, name)
     for operator, name in itertools.product(OPERATORS, OPTIONS)
-    if not (operator == "delta_rule" and "gate" in name)
-    and not (operator in OPERATORS[:2] and "bounded" in name)
+    if not (operator == "delta_rule" and ("gate" in name or "bounded" in name))
 ]
 
 
@@ -145,8 +144,7 @@ def test_matches_automatic_differentiation(operator, options, algorithm):
 @pytest.mark.parametrize("operator", ["gated_delta_rule", "kda", "gdn2"])
 def test_optional_gate_parameters_may_be_absent(operator):
     cases = [(GATE, {"dt_bias": False})]
-    if operator != "gated_delta_rule":
-        cases += [(BOUND, {"A_log": False}), (BOUND, {"A_log": False, "dt_bias": False})]
+    cases += [(BOUND, {"A_log": False}), (BOUND, {"A_log": False, "dt_bias": False})]
     for options, absent in cases:
         arguments, do, dht = draw(operator, options=options, **absent)
         expected = differentiated(arguments, do, dht)
@@ -154,6 +152,30 @@ def test_optional_gate_parameters_may_be_absent(operator):
         assert result.keys() == expected.keys()
         for name, value in expected.items():
             np.testing.assert_allclose(result[name], value, rtol=1e-10, atol=1e-11, err_msg=name)
+
+
+@pytest.mark.parametrize("operator", ["gated_delta_rule", "kda", "gdn2"])
+@pytest.mark.parametrize("algorithm", ["recurrence", "naive", "rewy"])
+def test_gate_may_be_absent(operator, algorithm):
+    arguments, do, dht = draw(operator)
+    arguments = dataclasses.replace(arguments, g=None)
+    expected = differentiated(arguments, do, dht)
+    result = evaluate(arguments, do, dht, algorithm)
+    assert "dg" not in result
+    assert result.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(result[name], value, rtol=1e-10, atol=1e-11, err_msg=name)
+
+
+@pytest.mark.parametrize("operator", ["kda", "gdn2"])
+@pytest.mark.parametrize("options", [GATE, BOUND], ids=["gate", "bounded gate"])
+def test_bias_of_either_shape_has_a_gradient_of_that_shape(operator, options):
+    arguments, do, dht = draw(operator, options=options)
+    square = dataclasses.replace(arguments, dt_bias=arguments.dt_bias.reshape(4, 3))
+    one, two = evaluate(arguments, do, dht), evaluate(square, do, dht)
+    assert two["ddt_bias"].shape == (4, 3)
+    assert np.array_equal(two["ddt_bias"].ravel(), one["ddt_bias"])
+    assert all(np.array_equal(two[name], one[name]) for name in one.keys() - {"ddt_bias"})
 
 
 @pytest.mark.parametrize(("operator", "options"), CASES)

@@ -1,6 +1,7 @@
 """A Case refuses what makes no experiment, and survives JSON exactly."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -20,6 +21,8 @@ ELABORATE = Case(
     gates="raw",
     gate_in_kernel=True,
     dt_bias=True,
+    dt_bias_2d=True,
+    int32_offsets=True,
     lower_bound=-5.0,
     initial_state="random",
     through="both",
@@ -92,6 +95,19 @@ def test_whole_number_is_accepted_for_a_float_field():
         ("lower_bound", {"lower_bound": -1.0}),
         ("lower_bound", {"lower_bound": 1.0, "gates": "raw", "gate_in_kernel": True}),
         ("without_A_log", {"without_A_log": True}),
+        ("gates", {"gates": "raw_infinite"}),
+        ("gates", {"gates": "zero", "gate_in_kernel": True}),
+        ("without_g", {"operator": "delta_rule", "without_g": True}),
+        ("without_g", {"gates": "barely", "without_g": True}),
+        ("without_g", {"gates": "raw", "gate_in_kernel": True, "without_g": True}),
+        ("dt_bias_2d", {"gates": "raw", "gate_in_kernel": True, "dt_bias_2d": True}),
+        (
+            "dt_bias_2d",
+            {"operator": "gated_delta_rule", "dt_bias": True, "dt_bias_2d": True}
+            | {"gates": "raw", "gate_in_kernel": True},
+        ),
+        ("int32_offsets", {"int32_offsets": True}),
+        ("int32_offsets", {"int32_offsets": 1, "packed": True}),
         ("neg_eigval", {"neg_eigval": True}),
         ("cut", {"cut": 2}),
         ("seed", {"seed": 2**32}),
@@ -103,9 +119,21 @@ def test_wrong_field_is_named(field, fields):
         Case.from_json(json.dumps({"operator": "kda"} | fields))
 
 
-def test_lower_bound_needs_a_channel_gate():
-    with pytest.raises(ValueError, match="lower_bound"):
-        Case(operator="gated_delta_rule", gates="raw", gate_in_kernel=True, lower_bound=-1.0)
+@pytest.mark.parametrize("operator", ["gated_delta_rule", "kda", "gdn2"])
+def test_every_gate_may_be_bounded_and_every_gate_absent(operator):
+    bounded = Case(operator=operator, gates="raw_infinite", gate_in_kernel=True, lower_bound=-1.0)
+    assert {"lower_bound", "gates:raw_infinite"} <= bounded.regimes()
+    without = Case(operator=operator, without_g=True)
+    assert "without_g" in without.regimes()
+    assert "g" not in without.shapes()
+    assert "g" in Case(operator=operator).shapes()
+
+
+def test_fields_at_their_defaults_are_left_out():
+    """What lets a new field leave every file of the corpus valid, under its own name."""
+    short = ELABORATE.to_dict(short=True)
+    assert {"dt_bias_2d", "int32_offsets"} <= short.keys()
+    assert not {"without_g", "betas", "beta_sigmoid", "layout"} & short.keys()
 
 
 def test_missing_operator_is_named():
@@ -148,10 +176,12 @@ def test_shapes_and_types_follow_the_options():
         "beta": (1, T, HV),
         "h0": (N, HV, V, K),
         "A_log": (HV,),
-        "dt_bias": (HV * K,),
+        "dt_bias": (HV, K),
         "do": (1, T, HV, V),
         "dht": (N, HV, V, K),
     }
+    flat = replace(ELABORATE, dt_bias_2d=False)
+    assert flat.shapes() == ELABORATE.shapes() | {"dt_bias": (HV * K,)}
     types = ELABORATE.dtypes()
     assert (types["q"], types["do"], types["g"], types["h0"]) == (
         "bfloat16",

@@ -7,7 +7,7 @@ import pytest
 
 from properties.case import ARGUMENTS, EXPANDED, OPERATORS, Case
 from properties.materialize import Stream, materialize, round_to
-from properties.profiles import BETAS, GATES, KEYS, LN2, VALUES
+from properties.profiles import BETAS, GATES, KEYS, LN2, RAW, VALUES
 
 SIZES = dict(lengths=(37,), heads=2, groups=2, head_size=5, value_size=3, seed=7)
 DIGESTS = {
@@ -134,7 +134,7 @@ def test_erase_strength_times_key_norm_is_at_most_two(dtype, keys, betas):
         assert np.all(strength >= 0)
 
 
-@pytest.mark.parametrize("gates", sorted(set(GATES) - {"raw"}))
+@pytest.mark.parametrize("gates", sorted(set(GATES) - set(RAW)))
 @pytest.mark.parametrize("gate_dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("operator", ["gated_delta_rule", "kda"])
 def test_gates_are_never_positive(gates, gate_dtype, operator):
@@ -243,6 +243,37 @@ def test_logits_reach_their_special_values():
     assert not np.signbit(halves).all()
 
 
+@pytest.mark.parametrize("gate_dtype", ["float32", "bfloat16", "float16"])
+def test_infinite_raw_gates_are_raw_gates_with_infinities(gate_dtype):
+    def gates(profile, **fields):
+        fields = {"lengths": (200,)} | fields
+        return materialize(
+            everything("kda", gates=profile, gate_in_kernel=True, gate_dtype=gate_dtype, **fields)
+        ).g
+
+    g = gates("raw_infinite")
+    assert {-np.inf, np.inf, -200.0, 50.0} <= set(np.unique(g))
+    assert not np.isnan(g).any()
+    assert 1 / 16 < np.isinf(g).mean() < 1 / 4
+    one = dict(lengths=(1,), heads=1, groups=1, head_size=1)
+    assert np.isinf(gates("raw_infinite", **one)).all()
+    assert np.isfinite(gates("raw")).all()
+
+
+def test_form_of_an_argument_changes_no_value():
+    raw = everything("kda", gates="raw", gate_in_kernel=True, dt_bias=True)
+    flat, square = (materialize(replace(raw, dt_bias_2d=two)).dt_bias for two in (False, True))
+    assert square.shape == (4, 5)
+    assert np.array_equal(square.ravel(), flat)
+    packed = everything("kda", packed=True)
+    assert materialize(packed).digest == materialize(replace(packed, int32_offsets=True)).digest
+    zero = everything("gdn2", gates="zero")
+    without = materialize(replace(zero, without_g=True)).present()
+    given = materialize(zero).present()
+    assert given.keys() - without.keys() == {"g"}
+    assert all(np.array_equal(x, given[name]) for name, x in without.items())
+
+
 def test_raw_gates_reach_their_special_values():
     case = everything("kda", gates="raw", gate_in_kernel=True, dt_bias=True, heads=20, groups=4)
     inputs = materialize(case)
@@ -254,7 +285,7 @@ def test_raw_gates_reach_their_special_values():
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_empty_cases_have_arrays(operator):
-    for gates in ("zero",) if operator == "delta_rule" else sorted(set(GATES) - {"raw"}):
+    for gates in ("zero",) if operator == "delta_rule" else sorted(set(GATES) - set(RAW)):
         for lengths, packed in (((0,), False), ((0, 0), False), ((0, 0), True)):
             case = everything(operator, lengths=lengths, packed=packed, gates=gates)
             inputs = materialize(case)

@@ -23,6 +23,7 @@ PROFILE = dict(
 )
 many = settings(settings.get_profile("default"), max_examples=1500, **PROFILE)
 some = settings(settings.get_profile("default"), max_examples=100, **PROFILE)
+RAW = {"gates": "raw", "gate_in_kernel": True}
 operators = pytest.mark.parametrize("operator", OPERATORS)
 
 
@@ -66,8 +67,8 @@ def test_draws_round_trip_and_materialise_inside_the_contract(operator):
         assert inputs.digest == materialize(case).digest
         for name, array in inputs.present().items():
             assert array.shape == case.shapes()[name]
-            finite = np.isfinite(array)
-            assert np.all(finite | (np.isneginf(array) if name == "g" else False))
+            infinite = np.isinf(array) if case.gates == "raw_infinite" else np.isneginf(array)
+            assert np.all(np.isfinite(array) | (infinite if name == "g" else False))
         if inputs.g is not None and not case.gate_in_kernel:
             assert np.all(inputs.g <= 0)
         if not case.qk_l2norm and not case.beta_sigmoid:
@@ -102,6 +103,12 @@ def test_any_case_shrinks_to_the_default(operator):
         (lambda case: case.packed, {"packed": True}),
         (lambda case: case.packed and 0 in case.lengths[1:], {"packed": True, "lengths": (1, 0)}),
         (lambda case: case.scale is not None, {"scale": 1.0}),
+        (lambda case: case.without_g, {"without_g": True}),
+        (lambda case: case.int32_offsets, {"packed": True, "int32_offsets": True}),
+        (lambda case: case.gate_in_kernel, RAW),
+        (lambda case: case.gates == "raw_infinite", RAW | {"gates": "raw_infinite"}),
+        (lambda case: case.lower_bound is not None, RAW | {"lower_bound": -1.0}),
+        (lambda case: case.dt_bias_2d, RAW | {"dt_bias": True, "dt_bias_2d": True}),
     ],
 )
 def test_shrinking_changes_only_what_matters(predicate, wanted):
@@ -127,7 +134,7 @@ def test_filters_hold_by_construction(operator):
         assert case.layout == "strided"
         assert case.chunk_size in (32, 64)
         assert case.gates in (("resets", "model") if operator != "delta_rule" else ("zero",))
-        assert not case.regimes() & {"qk_l2norm", "gate_in_kernel", "beta_sigmoid"}
+        assert not case.regimes() & {"qk_l2norm", "gate_in_kernel", "beta_sigmoid", "without_g"}
     assert not any(case.packed for case in draws(cases(operator, packed=False), some))
 
 
@@ -138,6 +145,7 @@ def test_exact_cases_hold_short_binary_fractions(operator):
     for case in drawn:
         assert case.scale in EXACT_SCALES
         assert case.gates in ("zero", "powers_of_two")
+        assert not case.gate_in_kernel
         inputs = materialize(case)
         for name, array in inputs.present().items():
             if name != "g":
