@@ -69,6 +69,13 @@ class Mismatch(AssertionError):
         self.implementation: str | None = None
 
 
+class BrokenBudget(RuntimeError):
+    """The suite is at fault: a truth that a result can be compared with has no finite budget.
+
+    No Mismatch, since it says nothing about the implementation, and not recorded in the corpus.
+    """
+
+
 MISMATCHES: dict[str, type[Mismatch]] = {
     name: type(f"{name}Mismatch", (Mismatch,), {"quantity": name, "__module__": __name__})
     for name in QUANTITIES
@@ -148,6 +155,7 @@ def judge(
 
     Raises:
         Mismatch: a quantity is missing, unexpected, or of a wrong shape or kind.
+        BrokenBudget: a deviation is not finite where the truth fits the quantity's type.
     """
     kappa = KAPPA if kappa is None else kappa
     _check_form(results, truth)
@@ -159,8 +167,9 @@ def judge(
         worst = 0.0
         verdict.worst[name] = "exact"
         for where, index in groups(case, name):
-            part, spread = (slice(None), *index), deviations[name]
-            score = _score(got[index], exact[index], spread[part], form, kappa)
+            spread = deviations[name][(slice(None), *index)]
+            _check_budget(f"{name} in {where}", exact[index], spread, form)
+            score = _score(got[index], exact[index], spread, form, kappa)
             if not score <= worst:  # NaN counts as worst
                 worst = score
                 verdict.worst[name] = _describe(where, got[index], exact[index], form)
@@ -204,6 +213,23 @@ def _check_form(results: Mapping, truth: Mapping) -> None:
     for name in results:
         if name not in truth:
             raise MISMATCHES.get(name, Mismatch)(f"{name}: nobody asked for it")
+
+
+def _check_budget(where: str, exact: np.ndarray, deviations: np.ndarray, form: Format) -> None:
+    """Raise BrokenBudget where a deviation is not finite though the truth fits the type.
+
+    Where the truth itself is not finite, or larger than the type holds, nothing is compared, and
+    the deviation may be anything.
+    """
+    with np.errstate(all="ignore"):
+        broken = (np.abs(exact) < form.largest) & ~np.isfinite(deviations).all(axis=0)
+    if broken.any():
+        place = tuple(int(i) for i in np.argwhere(broken)[0])
+        raise BrokenBudget(
+            f"{where}: the budget is not finite at {int(broken.sum())} of {broken.size} elements, "
+            f"the first at {list(place)}: truth {float(exact[place]):.9g}, "
+            f"deviations {deviations[(slice(None), *place)].tolist()}"
+        )
 
 
 def _score(

@@ -17,6 +17,7 @@ from properties.verdict import (
     KAPPA,
     MISMATCHES,
     QUANTITIES,
+    BrokenBudget,
     Mismatch,
     Verdict,
     groups,
@@ -274,6 +275,29 @@ def half(value: float, got: float) -> tuple[dict, dict, dict]:
 @pytest.mark.parametrize("got", [np.inf, 65504.0, np.nan])
 def test_what_the_type_cannot_hold_has_no_right_answer(got):
     assert judge(HALF, *half(70_000.0, got)).score == 0
+
+
+@pytest.mark.parametrize("deviation", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("got", [1.0, np.nan])
+def test_budget_that_is_not_finite_is_an_error_of_the_suite(deviation, got):
+    """Neither a pass, even of a right result, nor a failure of the implementation's."""
+    results, exact, deviations = half(1.0, got)
+    deviations["o"][5, 0, 1, 0, 0] = deviation
+    place = r"o in row 0, tokens 0\.\.2, head 0: .* 1 of 6 elements, the first at \[1, 0\]: truth 1"
+    with pytest.raises(BrokenBudget, match=place) as caught:
+        judge(HALF, results, exact, deviations)
+    assert not isinstance(caught.value, Mismatch)
+
+
+@pytest.mark.parametrize("value", [70_000.0, np.inf, np.nan])
+@pytest.mark.parametrize("deviation", [np.inf, np.nan])
+def test_budget_may_be_anything_where_the_truth_has_no_right_answer(value, deviation):
+    results, exact, deviations = half(value, np.inf)
+    deviations["o"][5, 0, 1, 0, 0] = deviation
+    assert judge(HALF, results, exact, deviations).score == 0
+    results["o"][0, 2, 0, 1] = 1.01
+    with pytest.raises(MISMATCHES["o"]):
+        judge(HALF, results, exact, deviations).check()
 
 
 @pytest.mark.parametrize("got", [np.inf, np.nan, 59_000.0])
