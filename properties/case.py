@@ -58,7 +58,7 @@ FLAGS = (
 OPTIONAL = ("key_spread", "scale", "lower_bound")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Case:
     """One experiment: operator, sizes, value profiles, types, options and a seed.
 
@@ -318,9 +318,18 @@ class Case:
                 values[name] = float(values[name])
         return cls(**values)
 
-    def to_json(self) -> str:
-        """Every field as one line of JSON with sorted keys."""
-        return json.dumps(self.to_dict(), sort_keys=True, allow_nan=False)
+    def to_json(self, *, short: bool = False) -> str:
+        """Every field, or as `to_dict` leaves them out, as one line of JSON with sorted keys."""
+        return json.dumps(self.to_dict(short=short), sort_keys=True, allow_nan=False)
+
+    def __repr__(self) -> str:
+        """As it would be written: without the fields that have their default."""
+        given = [f.name for f in fields(self) if getattr(self, f.name) != f.default]
+        return f"Case({', '.join(f'{name}={getattr(self, name)!r}' for name in given)})"
+
+    def _repr_pretty_(self, printer, cycle: bool) -> None:
+        """For Hypothesis, which otherwise tells every field of a dataclass, a line each."""
+        printer.text(repr(self))
 
     @classmethod
     def from_json(cls, text: str) -> Case:

@@ -26,7 +26,7 @@ from properties import session
 from properties.case import OPERATORS, Case
 from properties.implementations import Implementation
 from properties.truth import clock, inputs_of
-from properties.verdict import Mismatch
+from properties.verdict import BrokenBudget, Mismatch
 
 Check = Callable[[Case, Implementation], float | None]
 Draw = Callable[..., st.SearchStrategy[Case]]
@@ -59,7 +59,7 @@ class Law:
 
     def examine(self, case: Case, implementation: Implementation) -> float | None:
         """Check one case; a failure leaves with its implementation, its corpus record and a command
-        to replay it.
+        to replay it. A BrokenBudget is the suite's own and leaves with the command alone.
         """
         try:
             with warnings.catch_warnings():
@@ -67,16 +67,19 @@ class Law:
                 score = self.check(case, implementation)
             if score is NOTHING:
                 return None
-            clock["cases"] += 1
+            session.ran(implementation)
             return score
         except Mismatch as mismatch:
             failure = mismatch
+        except BrokenBudget as error:
+            error.add_note(replay_command(self.name, case, implementation))
+            raise
         except HypothesisException:  # the search's own, such as an overrun draw
             raise
         except Exception as error:
             failure = Crash(f"{type(error).__name__}: {error}")
             failure.__cause__ = error
-        clock["cases"] += 1
+        session.ran(implementation)
         failure.implementation = implementation.name
         failure.record = session.record(self.name, case, implementation, failure)
         failure.args = (explain(self.name, case, implementation, failure),)
@@ -103,14 +106,18 @@ def law(draw: Draw, operators: Iterable[str] = OPERATORS) -> Callable[[Check], C
             # the search, where a return would draw on to no purpose.
             if session.out_of_time():
                 pytest.skip(f"time is up after {session.cases_of_test()} cases of this search")
-            for regime in sorted(case.regimes()):
-                event(regime)
-            session.saw(case)
-            for implementation in session.implementations(case):
-                with session.journal(name, case, implementation):
-                    score = made.examine(case, implementation)
-                if score is not None and 0 < score < float("inf"):
-                    target(score, label=implementation.name)
+            before = clock["cases"]
+            try:
+                for implementation in session.implementations(case):
+                    with session.journal(name, case, implementation):
+                        score = made.examine(case, implementation)
+                    if score is not None and 0 < score < float("inf"):
+                        target(score, label=implementation.name)
+            finally:  # a case that failed was run; one that nobody claims was not
+                if clock["cases"] > before:
+                    session.saw(case)
+                    for regime in sorted(case.regimes()):
+                        event(regime)
 
         search.is_law = True
         search.__name__ = search.__qualname__ = check.__name__
@@ -123,15 +130,21 @@ def law(draw: Draw, operators: Iterable[str] = OPERATORS) -> Callable[[Check], C
 
 
 def explain(name: str, case: Case, implementation: Implementation, failure: Mismatch) -> str:
-    """What a reader of the failure needs: the law, who broke it, how badly, and how to see it
-    again.
+    """What a reader of the failure needs: the law, who broke it, how badly, and the command that
+    shows it again, which holds the case.
     """
-    case_text = case.to_json().replace("'", "")
     return (
         f"{case.operator}: {name} fails on {implementation.name}: {failure.args[0]}\n"
+        + replay_command(name, case, implementation)
+    )
+
+
+def replay_command(name: str, case: Case, implementation: Implementation) -> str:
+    """One line for a shell; of the case only what is not at its default."""
+    return (
         f"replay: python -m properties replay --property {name} "
         f"--implementation {session.name_of(implementation)} "
-        f"--case '{case_text}'"
+        f"--case '{case.to_json(short=True)}'"
     )
 
 

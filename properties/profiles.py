@@ -194,7 +194,7 @@ def raw(stream: Stream, case: Case, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def raw_infinite(stream: Stream, case: Case, shape: tuple[int, ...]) -> np.ndarray:
-    """`raw` with -inf and +inf strewn in, at least one: no decay, and a reset or the lower bound."""
+    """`raw` with -inf, no decay, and +inf, a reset or the lower bound, strewn in, at least one."""
     infinite = _at_least_one(stream, stream.chance(shape, 1, 8))
     return np.where(infinite, stream.choose(shape, (-np.inf, np.inf)), raw(stream, case, shape))
 

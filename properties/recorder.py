@@ -182,9 +182,10 @@ def pytest_sessionfinish(session: pytest.Session):
     if _is_worker():
         config.workeroutput["rewy_clock"] = dict(clock)
         config.workeroutput["rewy_regimes"] = dict(suite.regimes())
+        config.workeroutput["rewy_checks"] = dict(suite.checks())
     result = yield
     if not _is_worker():
-        config.stash[_TALLY].add(clock, suite.regimes())
+        config.stash[_TALLY].add(clock, suite.regimes(), suite.checks())
         if path := config.getoption("--report"):
             config.stash[_TALLY].write(Path(path))
     return result
@@ -194,7 +195,9 @@ def pytest_sessionfinish(session: pytest.Session):
 def pytest_testnodedown(node, error) -> None:
     output = getattr(node, "workeroutput", {})
     if "rewy_clock" in output:
-        node.config.stash[_TALLY].add(output["rewy_clock"], output["rewy_regimes"])
+        node.config.stash[_TALLY].add(
+            output["rewy_clock"], output["rewy_regimes"], output["rewy_checks"]
+        )
 
 
 class _Tally:
@@ -204,20 +207,23 @@ class _Tally:
         self.started = time.time()
         self.clock: Counter = Counter()
         self.regimes: Counter = Counter()
+        self.checks: Counter = Counter()
         self.tests: list[dict] = []
         self.recorded: list[str] = []
         self.known: list[str] = []
         self.flaky: list[dict] = []
 
-    def add(self, clock: dict, regimes: dict) -> None:
+    def add(self, clock: dict, regimes: dict, checks: dict) -> None:
         self.clock.update(clock)
         self.regimes.update(regimes)
+        self.checks.update(checks)
 
     def write(self, path: Path) -> None:
         report = {
             "seconds": round(time.time() - self.started, 1),
             "profile": settings.get_current_profile_name(),
             "device": suite.hardware(),
+            "implementations": dict(sorted(self.checks.items())),  # name -> checks that it ran
             "clock": {name: round(value, 3) for name, value in sorted(self.clock.items())},
             "regimes": dict(sorted(self.regimes.items())),
             "tests": sorted(self.tests, key=lambda test: test["test"]),
@@ -292,7 +298,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def _report_leftovers() -> None:
     """Say which cases an earlier crash left in the journal, and how to see them again."""
-    for path in sorted(suite.JOURNAL.glob("*.json")):
+    for path in suite.leftovers():
         print(
             f"rewy: an earlier run died in the middle of {path}: python -m properties replay {path}"
         )

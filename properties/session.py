@@ -20,7 +20,12 @@ import torch
 from properties.case import Case
 from properties.corpus import Entry, Found
 from properties.implementations import DEFAULT, Implementation, find
-from properties.truth import inputs_of
+from properties.truth import clock, inputs_of
+
+try:
+    import fcntl
+except ImportError:  # Windows, where a case in flight cannot be told from a leftover
+    fcntl = None
 
 JOURNAL = Path(".journal")
 
@@ -33,6 +38,7 @@ class _Session:
     deadline: float | None = None
     failed: bool = False
     regimes: Counter = field(default_factory=Counter)
+    checks: Counter = field(default_factory=Counter)
     cases_of_test: int = 0
     journalling: bool = False
 
@@ -93,8 +99,19 @@ def out_of_time() -> bool:
     return _current.deadline is not None and not _current.failed and time.time() > _current.deadline
 
 
+def ran(implementation: Implementation) -> None:
+    """Count a check of a case on an implementation, whatever came of it."""
+    clock["cases"] += 1
+    _current.checks[name_of(implementation)] += 1
+
+
+def checks() -> Counter:
+    """How many checks each implementation under test has run, by name; 0 where it claimed none."""
+    return Counter({name: _current.checks[name] for name in _current.names})
+
+
 def saw(case: Case) -> None:
-    """Count a case that is run, and its regimes."""
+    """Count a case that some implementation ran, and its regimes."""
     _current.cases_of_test += 1
     _current.regimes.update(f"{case.operator} {regime}" for regime in case.regimes())
 
@@ -134,15 +151,38 @@ def hardware() -> str:
 
 @contextlib.contextmanager
 def journal(name: str, case: Case, implementation: Implementation) -> Iterator[None]:
-    """Keep the case in flight on disk, so that a crash of the whole process leaves it behind."""
+    """Keep the case in flight on disk, so that a crash of the whole process leaves it behind.
+
+    The file is locked while the process lives, which tells others that it is no leftover.
+    """
     if not _current.journalling:
         yield
         return
     JOURNAL.mkdir(exist_ok=True)
     path = JOURNAL / f"{os.environ.get('PYTEST_XDIST_WORKER', 'main')}-{os.getpid()}.json"
     flight = {"property": name, "implementation": name_of(implementation), "case": case.to_dict()}
-    path.write_text(json.dumps(flight, sort_keys=True))
+    with path.open("w") as file:
+        if fcntl is not None:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        file.write(json.dumps(flight, sort_keys=True))
+        file.flush()
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def leftovers() -> list[Path]:
+    """The journals of processes that are gone: nobody holds their lock."""
+    return [path for path in sorted(JOURNAL.glob("*.json")) if _is_leftover(path)]
+
+
+def _is_leftover(path: Path) -> bool:
+    if fcntl is None:
+        return True
     try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)
+        with path.open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return bool(file.read())  # one that is empty is about to be locked and written
+    except (BlockingIOError, FileNotFoundError):  # in flight, or just landed
+        return False

@@ -7,7 +7,6 @@ import pytest
 
 from oracles import FIELD, FLOAT64, Arguments, evaluate, points
 
-
 RAW = {"gamma": None, "g": np.zeros((1, 5, 1, 2)), "use_gate_in_kernel": True}
 
 

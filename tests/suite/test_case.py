@@ -49,6 +49,16 @@ def test_elaborate_case_round_trips():
     assert Case.from_dict(ELABORATE.to_dict(short=True)) == ELABORATE
 
 
+def test_short_forms_hold_what_differs_from_the_default():
+    short = ELABORATE.to_json(short=True)
+    assert json.loads(short) == ELABORATE.to_dict(short=True)
+    assert Case.from_json(short) == ELABORATE
+    assert repr(Case(operator="kda")) == "Case(operator='kda')"
+    case = Case(operator="gdn2", lengths=(0, 3), packed=True)
+    assert repr(case) == "Case(operator='gdn2', lengths=(0, 3), packed=True)"
+    assert eval(repr(ELABORATE)) == ELABORATE
+
+
 def test_float_fields_keep_every_bit():
     for scale in (0.1, 1 / 3, 5e-324, 1.7976931348623157e308):
         case = Case(operator="kda", scale=scale)

@@ -64,6 +64,16 @@ class Raises(Right):
         raise KeyError("a table without this size")
 
 
+class Refuses(Right):
+    def refuses(self, case, device):
+        return "no packed sequences" if case.packed else None
+
+
+class RefusesAll(Right):
+    def refuses(self, case, device):
+        return "nothing of the kind"
+
+
 class Dies(Right):
     def run(self, case, inputs, device, **options):
         os._exit(3)
@@ -223,6 +233,30 @@ def test_case_in_flight_survives_a_crash_of_the_process(suite, workers):
     assert (replay.returncode, replay.stdout.count("eager: holds")) == (0, 1)
 
 
+def test_case_in_flight_elsewhere_is_no_leftover(suite):
+    """A run that starts beside another one sees its journal; only a dead one's is reported."""
+    script = """if True:
+        import os, subprocess, sys
+        from properties import session
+        from properties.case import Case
+        session.configure(("eager",), "cpu", None)
+        case = Case(operator="kda")
+        with session.journal("policies_are_bitwise_equal", case, session.implementations(case)[0]):
+            assert len(list(session.JOURNAL.iterdir())) == 1
+            assert session.leftovers() == []
+            subprocess.run([sys.executable, "-m", "pytest", "--collect-only", "-q", *sys.argv[1:]])
+            os._exit(3)
+    """
+    test = str(ROOT / "properties" / POLICIES)
+    run = suite.python("-c", script, test)
+    assert run.returncode == 3, run.stderr
+    assert "policies_are_bitwise_equal[kda]" in run.stdout
+    assert "an earlier run died" not in run.stdout
+    (left,) = (suite.directory / ".journal").iterdir()
+    later = suite.pytest(POLICIES, "--collect-only", "-q")
+    assert f"an earlier run died in the middle of .journal/{left.name}" in later.stdout
+
+
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_time_box_ends_the_search(suite, workers):
     report = suite.directory / "report.json"
@@ -263,7 +297,61 @@ def test_report_counts_the_run(suite):
     drawn = sum(n for name, n in outcome["regimes"].items() if "through:" in name)
     assert drawn == outcome["clock"]["cases"]
     assert outcome["recorded"] == outcome["flaky"] == []
+    assert outcome["implementations"] == {"adapters:Right": outcome["clock"]["cases"]}
     assert "rewy: adapters:Right on cpu" in run.stdout
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_report_leaves_out_what_nobody_ran(suite, workers):
+    report = suite.directory / "report.json"
+    options = (*GATE, "--operator", "kda", "-n", workers, "--report", str(report))
+    run = suite.pytest(
+        POLICIES, *options, "--implementation", "adapters:RefusesAll", adapter="Refuses"
+    )
+    assert run.returncode == 0, run.stdout
+    outcome = json.loads(report.read_text())
+    ran = outcome["clock"]["cases"]
+    assert 1 <= ran < 12
+    assert outcome["implementations"] == {"adapters:Refuses": ran, "adapters:RefusesAll": 0}
+    assert sum(n for name, n in outcome["regimes"].items() if "through:" in name) == ran
+    assert not any("packed" in name for name in outcome["regimes"])
+
+
+def test_failure_says_the_case_once_and_in_short(suite):
+    run = suite.pytest(BUDGET, *GATE, "--operator", "kda", adapter="OneQuantity")
+    assert run.returncode == 1
+    shown = [line for line in run.stdout.splitlines() if "replay: " in line]
+    case = r"""--case '{"operator": "kda"}'"""
+    assert shown
+    assert all(
+        line.endswith(
+            "replay: python -m properties replay --property results_are_within_budget "
+            f"--implementation adapters:OneQuantity {case}"
+        )
+        for line in shown
+    )
+    assert "Case(operator='kda')" in run.stdout  # the draw, as Hypothesis tells it
+    assert "value_size" not in run.stdout, "a field that has its default"
+
+
+def test_broken_budget_is_no_failure_of_the_implementation(suite):
+    """It stops the test, with a command to see it again, and leaves no file."""
+    (suite.directory / "conftest.py").write_text(
+        "import numpy as np\n"
+        "from properties import truth\n"
+        "whole = truth.budget\n"
+        "def broken(case, precision):\n"
+        "    expected, deviations = whole(case, precision)\n"
+        "    return expected, {name: x * np.nan for name, x in deviations.items()}\n"
+        "truth.budget = broken\n"
+    )
+    options = (*GATE, "--operator", "kda", "-p", "conftest")
+    run = suite.pytest(BUDGET, *options, adapter="Right")
+    assert run.returncode == 1
+    assert "BrokenBudget: o in row 0, tokens 0..0, head 0: the budget is not finite" in run.stdout
+    assert "replay: python -m properties replay --property results_are_within" in run.stdout
+    assert "fails on" not in run.stdout
+    assert not suite.corpus.exists()
 
 
 def test_operator_option_leaves_the_others_out(suite):
