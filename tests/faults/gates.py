@@ -193,6 +193,22 @@ FAULTS = (
         GATED,
     ),
     Fault(
+        "head-gates-not-bounded",
+        "activation",
+        ACTIVATIONS,
+        "    if lower_bound is not None:\n        return lower_bound",
+        "    if lower_bound is not None and x.shape[-1] > 1:\n        return lower_bound",
+        ("gated_delta_rule",),
+    ),
+    Fault(
+        "infinite-raw-gate-times-zero",
+        "gate gradient",
+        ACTIVATIONS,
+        "dA.masked_fill(dg == 0, 0)",
+        "dA",
+        GATED,
+    ),
+    Fault(
         "bias-in-the-wrong-order",
         "layout",
         GRAPH,
