@@ -4,6 +4,9 @@ moves.
 
 from __future__ import annotations
 
+import importlib
+import warnings
+from functools import cache
 from typing import Protocol
 
 from torch import Tensor
@@ -34,22 +37,56 @@ class Backend(Protocol):
         """Gradients of the problem's tensors, in their shapes and types."""
 
 
-# In order of preference. 'naive' is for ablation and testing: by name only.
-_CHOICES: tuple[Backend, ...] = (eager,)
-_BY_NAME: dict[str, Backend] = {backend.name: backend for backend in (*_CHOICES, naive)}
+# What a device type prefers to the eager graph. 'naive' is for ablation and testing: by name only.
+_PREFERRED = {"cuda": "triton"}
+_NAMES = ("eager", "naive", "triton")
+
+
+@cache
+def _backend(name: str) -> Backend:
+    """The backend of that name; Triton is imported when somebody first needs it."""
+    if name == "triton":
+        return importlib.import_module("rewy.backends.triton").triton
+    return {"eager": eager, "naive": naive}[name]
+
+
+@cache
+def _say_once(message: str) -> None:
+    warnings.warn(message, stacklevel=5)
 
 
 def select(problem: Problem, name: str | None = None) -> Backend:
-    """The backend for a problem: the one named, or the first that takes it.
+    """The backend for a problem: the one named, or its device's own where that takes it.
+
+    Where a device's own cannot take a problem, the eager graph does, on the same device; a warning
+    says so once.
 
     Raises:
         ValueError: no backend has that name, or the one named cannot take the problem.
     """
     if name is None:
-        return next(b for b in _CHOICES if b.unsupported(problem) is None)
-    if not isinstance(name, str) or name not in _BY_NAME:
-        raise ValueError(f"backend must be one of {sorted(_BY_NAME)} or None, got {name!r}")
-    backend = _BY_NAME[name]
+        return _by_device(problem)
+    if not isinstance(name, str) or name not in _NAMES:
+        raise ValueError(f"backend must be one of {list(_NAMES)} or None, got {name!r}")
+    try:
+        backend = _backend(name)
+    except ImportError as error:
+        raise ValueError(f"backend {name!r} cannot be loaded: {error}") from error
     if (reason := backend.unsupported(problem)) is not None:
         raise ValueError(f"backend {name!r} cannot take this problem: {reason}")
+    return backend
+
+
+def _by_device(problem: Problem) -> Backend:
+    name = _PREFERRED.get(problem.tensors.q.device.type)
+    if name is None:
+        return eager
+    try:
+        backend = _backend(name)
+    except ImportError as error:
+        _say_once(f"rewy: backend {name!r} cannot be loaded ({error}); the eager graph stands in")
+        return eager
+    if (reason := backend.unsupported(problem)) is not None:
+        _say_once(f"rewy: backend {name!r}: {reason}; the eager graph stands in")
+        return eager
     return backend

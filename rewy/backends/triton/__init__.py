@@ -1,0 +1,47 @@
+"""The ReWY compute graph as Triton kernels, for NVIDIA GPUs."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rewy.backends.triton import launch
+from rewy.problem import Problem, Tensors
+
+
+class Triton:
+    """The Triton backend; on the CPU only where Triton interprets (``TRITON_INTERPRET=1``)."""
+
+    name = "triton"
+
+    def unsupported(self, problem: Problem) -> str | None:
+        """Types and devices the kernels do not have."""
+        from triton import knobs
+
+        q = problem.tensors.q
+        if q.device.type != "cuda" and not knobs.runtime.interpret:
+            return f"it needs an NVIDIA GPU, got {q.device}"
+        if q.dtype == torch.float64:
+            return "it has no float64 kernels"
+        return None
+
+    def forward(self, problem: Problem) -> tuple[Tensor, Tensor | None, tuple[Tensor | None, ...]]:
+        """See :func:`rewy.backends.triton.launch.forward`."""
+        return launch.forward(problem)
+
+    def decode(self, problem: Problem) -> tuple[Tensor, Tensor | None, tuple[Tensor | None, ...]]:
+        """See :func:`rewy.backends.triton.launch.decode`; nothing is kept but the inputs."""
+        return *launch.decode(problem), launch.Saved(None, None, None, None)
+
+    def backward(
+        self,
+        problem: Problem,
+        saved: tuple[Tensor | None, ...],
+        do: Tensor | None,
+        dht: Tensor | None,
+    ) -> Tensors:
+        """See :func:`rewy.backends.triton.launch.backward`."""
+        return launch.backward(problem, launch.Saved(*saved), do, dht)
+
+
+triton = Triton()

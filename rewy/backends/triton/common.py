@@ -1,0 +1,87 @@
+"""What every kernel shares: addresses, decays, products.
+
+``GATE`` is 0 (none), 1 (one a head) or 2 (one a channel). ``OP`` is the type that matrix units are
+fed and intermediates are kept in, ``PREC`` the precision of a float32 product.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+NONE, HEAD, CHANNEL = 0, 1, 2
+
+
+@triton.jit
+def chunk_rows(m, table, T, NT, C: tl.constexpr, PACKED: tl.constexpr):
+    """First token (int64) and number of rows of chunk m."""
+    if PACKED:
+        start = tl.load(table + 2 * m)
+        rows = tl.load(table + 2 * m + 1).to(tl.int32)
+    else:
+        n = (m // NT).to(tl.int64)
+        first = (m % NT) * C
+        start = n * T + first
+        rows = tl.minimum(T - first, C)
+    return start, rows
+
+
+@triton.jit
+def load_tokens(x, start, rows, h, heads, r, d, D: tl.constexpr):
+    """``[C, BD]`` of tokens ``[B * T, heads, D]``; 0 outside."""
+    at = x + ((start + r) * heads + h)[:, None] * D + d[None, :]
+    return tl.load(at, mask=(r < rows)[:, None] & (d < D)[None, :], other=0)
+
+
+@triton.jit
+def load_tokens_t(x, start, rows, h, heads, r, d, D: tl.constexpr):
+    """The transpose, ``[BD, C]``."""
+    at = x + ((start + r) * heads + h)[None, :] * D + d[:, None]
+    return tl.load(at, mask=(r < rows)[None, :] & (d < D)[:, None], other=0)
+
+
+@triton.jit
+def store_tokens(x, start, rows, h, heads, r, d, D: tl.constexpr, value):
+    at = x + ((start + r) * heads + h)[:, None] * D + d[None, :]
+    tl.store(at, value.to(x.dtype.element_ty), mask=(r < rows)[:, None] & (d < D)[None, :])
+
+
+@triton.jit
+def load_rows(x, start, rows, h, heads, r):
+    """``[C]`` float32 of ``[B * T, heads]``."""
+    return tl.load(x + (start + r) * heads + h, mask=r < rows, other=0).to(tl.float32)
+
+
+@triton.jit
+def tile(x, chunk, R: tl.constexpr, D: tl.constexpr, r, d):
+    """Addresses ``[r, d]`` in a chunk's own ``[R, D]`` matrix."""
+    return x + chunk * (R * D) + r[:, None] * D + d[None, :]
+
+
+@triton.jit
+def tile_t(x, chunk, R: tl.constexpr, D: tl.constexpr, r, d):
+    """The same, transposed: ``[d, r]``."""
+    return x + chunk * (R * D) + r[None, :] * D + d[:, None]
+
+
+@triton.jit
+def decay(exponent):
+    """``2**exponent`` of a sum of gates over a stretch: never above 1, whatever rounding says."""
+    return tl.exp2(tl.minimum(exponent, 0.0).to(tl.float32))
+
+
+@triton.jit
+def dot(x, y, acc, OP: tl.constexpr, PREC: tl.constexpr):
+    return tl.dot(x.to(OP), y.to(OP), acc, input_precision=PREC)
+
+
+@triton.jit
+def later_rows(r, s):
+    """Which rows lie in the later half of their block of 2s."""
+    return (r // s) % 2 == 1
+
+
+@triton.jit
+def same_block(r, s):
+    """``[C, C]``: which pairs of rows share a block of 2s."""
+    return (r // (2 * s))[:, None] == (r // (2 * s))[None, :]

@@ -1,0 +1,72 @@
+"""Correction: the adjoint of ``(I + L) U = w * V - K_b S_0`` as one system.
+
+Of its three local products ``Y = A^T dU`` is formed in the reverse pass and ``dK_b = -Y S_0^T``
+where the keys' gradients are; here is ``dL = -tril_-1(Y U^T)``, beside dP, which has U as its other
+factor, too, and what follows from Y alone: ``dv = w * Y``, ``dw = v * Y``.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from rewy.backends.triton.common import (
+    chunk_rows,
+    decay,
+    dot,
+    load_rows,
+    load_tokens,
+    store_tokens,
+    tile,
+    tile_t,
+)
+
+
+@triton.jit(do_not_specialize=["T", "NT", "scale"])
+def _correction(
+    v, b, w, do, G, U, Y, dP, dL, on_diagonal, dv, dw, db_write, table, scale, T, NT,
+    HV: tl.constexpr, V: tl.constexpr, C: tl.constexpr, VP: tl.constexpr, BV: tl.constexpr,
+    GATE: tl.constexpr, W_CHANNEL: tl.constexpr, OP: tl.constexpr, PREC: tl.constexpr,
+    PACKED: tl.constexpr,
+):  # fmt: skip
+    """dP and dL below the diagonal, decayed by a head gate, dP's diagonal, dv and dw."""
+    pid = tl.program_id(0)
+    m, h = pid // HV, pid % HV
+    start, rows = chunk_rows(m, table, T, NT, C, PACKED)
+    chunk = pid.to(tl.int64)
+    r = tl.arange(0, C)
+    dPt = tl.zeros([C, C], dtype=tl.float32)
+    dLt = tl.zeros([C, C], dtype=tl.float32)
+    own = tl.zeros([C], dtype=tl.float32)
+    written = tl.zeros([C], dtype=tl.float32)
+    for vt in range(0, VP, BV):
+        e = vt + tl.arange(0, BV)
+        dO = load_tokens(do, start, rows, h, HV, r, e, V)
+        Yt = tl.load(tile(Y, chunk, C, VP, r, e))
+        Ut = tl.load(tile(U, chunk, C, VP, r, e))
+        UT = tl.load(tile_t(U, chunk, C, VP, r, e))
+        dPt = dot(dO, UT, dPt, OP, PREC)
+        dLt = dot(Yt, UT, dLt, OP, PREC)
+        own += tl.sum(dO.to(tl.float32) * Ut.to(tl.float32), 1)
+        Y32 = Yt.to(tl.float32)
+        v32 = load_tokens(v, start, rows, h, HV, r, e, V).to(tl.float32)
+        if W_CHANNEL:
+            wt = load_tokens(w, start, rows, h, HV, r, e, V).to(tl.float32)
+            store_tokens(dw, start, rows, h, HV, r, e, V, v32 * Y32)
+            store_tokens(dv, start, rows, h, HV, r, e, V, wt * Y32)
+        else:
+            written += tl.sum(v32 * Y32, 1)
+            store_tokens(dv, start, rows, h, HV, r, e, V, Y32 * load_rows(b, start, rows, h, HV, r)[:, None])
+    strict = r[:, None] > r[None, :]
+    dPt = tl.where(strict, dPt * scale, 0.0)
+    dLt = tl.where(strict, -dLt, 0.0)
+    if GATE == 1:
+        Gr = tl.load(G + chunk * C + r)
+        e = decay(Gr[:, None] - Gr[None, :])
+        dPt *= e
+        dLt *= e
+    tl.store(tile(dP, chunk, C, C, r, r), dPt.to(dP.dtype.element_ty))
+    tl.store(tile(dL, chunk, C, C, r, r), dLt.to(dL.dtype.element_ty))
+    tl.store(on_diagonal + chunk * C + r, own * scale)
+    if not W_CHANNEL:
+        tl.store(db_write + chunk * C + r, written)

@@ -1,0 +1,121 @@
+"""A problem's tensors as the kernels take them, and their gradients back."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rewy.backends.eager import activations
+from rewy.backends.triton.common import CHANNEL, HEAD, NONE
+from rewy.problem import Problem, Tensors
+
+
+class Active(NamedTuple):
+    """Contiguous, activated.
+
+    q, k, v in the problem's type; g (log decay), b, w in any float type. ``q32`` and ``k32`` with
+    their ``rstd`` are the normalised rows in float32, None where nothing is normalised.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    g: Tensor | None
+    b: Tensor
+    w: Tensor | None
+    q32: Tensor | None
+    k32: Tensor | None
+    q_rstd: Tensor | None
+    k_rstd: Tensor | None
+
+
+def gate_kind(problem: Problem) -> int:
+    """NONE, HEAD or CHANNEL; a channel gate over one channel is a head's."""
+    g = problem.tensors.g
+    if g is None:
+        return NONE
+    return HEAD if g.shape[-1] == 1 else CHANNEL
+
+
+def channel_erase(problem: Problem) -> bool:
+    """Whether the erase gate has a number for each key channel."""
+    return problem.tensors.b.shape[-1] > 1
+
+
+def channel_write(problem: Problem) -> bool:
+    """Whether there is a write gate of its own."""
+    return problem.tensors.w is not None
+
+
+def _gate_parameters(problem: Problem) -> tuple[Tensor | None, Tensor | None]:
+    HV, x = problem.spec.HV, problem.tensors
+    A_log = None if x.A_log is None else x.A_log.float().view(-1, 1)
+    return A_log, None if x.dt_bias is None else x.dt_bias.float().reshape(HV, -1)
+
+
+def activate(problem: Problem) -> Active:
+    """Apply l2norm, the gate's activation and the sigmoids where the problem asks for them."""
+    spec, x = problem
+    q, k, g, b, w = x.q, x.k, x.g, x.b, x.w
+    q32 = k32 = q_rstd = k_rstd = None
+    if spec.l2norm:
+        (q32, q_rstd), (k32, k_rstd) = (activations.l2norm(y.float().contiguous()) for y in (q, k))
+        q, k = q32.to(q.dtype), k32.to(k.dtype)
+    if spec.gate_activation:
+        g = activations.gate(
+            g.float().contiguous(), *_gate_parameters(problem), spec.lower_bound
+        )
+    if spec.beta_activation:
+        b = activations.beta_sigmoid(b.float(), spec.neg_eigval)
+        w = None if w is None else activations.beta_sigmoid(w.float(), False)
+    q, k, v, g, b, w = (None if y is None else y.contiguous() for y in (q, k, x.v, g, b, w))
+    return Active(q, k, v, g, b, w, q32, k32, q_rstd, k_rstd)
+
+
+def gradient_type(problem: Problem, name: str) -> torch.dtype:
+    """What a kernel writes a gradient in: the argument's type unless something follows."""
+    spec, x = problem
+    dtype = getattr(x, name).dtype
+    if name in ("q", "k"):
+        follows = spec.l2norm or spec.HV > spec.H
+    elif name == "g":
+        follows = spec.gate_activation
+    else:
+        follows = spec.beta_activation and name in ("b", "w")
+    return torch.float32 if follows else dtype
+
+
+def finish(problem: Problem, active: Active, d: Tensors) -> Tensors:
+    """Sum over groups, undo the activations, restore the types."""
+    spec, x = problem
+    dq, dk, dg, db, dw = d.q, d.k, d.g, d.b, d.w
+    if spec.HV > spec.H:
+        dq, dk = (y.unflatten(2, (spec.H, -1)).sum(3) for y in (dq, dk))
+    if spec.l2norm:
+        dq = activations.l2norm_adjoint(dq, active.q32, active.q_rstd)
+        dk = activations.l2norm_adjoint(dk, active.k32, active.k_rstd)
+    if spec.beta_activation:
+        db = activations.beta_sigmoid_adjoint(db, x.b.float(), spec.neg_eigval)
+        dw = None if dw is None else activations.beta_sigmoid_adjoint(dw, x.w.float(), False)
+    dA_log = ddt_bias = None
+    if spec.gate_activation:
+        dg, dA = activations.gate_adjoint(
+            dg, x.g.float().contiguous(), *_gate_parameters(problem), spec.lower_bound
+        )
+        if x.A_log is not None:
+            dA_log = dA.sum((0, 1, 3)).to(x.A_log.dtype)
+        if x.dt_bias is not None:
+            ddt_bias = dg.sum((0, 1)).reshape(x.dt_bias.shape).to(x.dt_bias.dtype)
+    return Tensors(
+        q=dq.to(x.q.dtype),
+        k=dk.to(x.k.dtype),
+        v=d.v,
+        g=None if dg is None else dg.to(x.g.dtype),
+        b=db.to(x.b.dtype),
+        w=None if dw is None else dw.to(x.w.dtype),
+        h0=d.h0,
+        A_log=dA_log,
+        dt_bias=ddt_bias,
+    )

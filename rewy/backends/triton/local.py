@@ -1,0 +1,163 @@
+"""What is local to a chunk before the states are known, and parallel over chunks.
+
+Forward: scores P and L, the solve A, and the solved halves of the residual system, ``U = U_hat -
+W_hat S_0`` with ``U_hat = A (w * V)`` and ``W_hat = A K_b``. Backward: the halves of its adjoint,
+``Y = Y_hat + K_hat dS_1`` with ``Y_hat = A^T P^T dO`` and ``K_hat = A^T K_t``. So each step of the
+state passes is left with its own products only.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from rewy.backends.triton.common import (
+    chunk_rows,
+    decay,
+    dot,
+    load_rows,
+    load_tokens,
+    load_tokens_t,
+    tile,
+    tile_t,
+)
+from rewy.backends.triton.solve import solve
+
+
+@triton.jit
+def _erase(b, start, rows, h, HV, r, d, K: tl.constexpr, B_CHANNEL: tl.constexpr):
+    """b as a factor of ``[C, BK]`` keys."""
+    if B_CHANNEL:
+        factor = load_tokens(b, start, rows, h, HV, r, d, K).to(tl.float32)
+    else:
+        factor = load_rows(b, start, rows, h, HV, r)[:, None]
+    return factor
+
+
+@triton.jit
+def _sums(G, chunk, r, d, GATE: tl.constexpr, C: tl.constexpr, KP: tl.constexpr):
+    """The chunk's gate sums as a factor's exponent: ``[C, 1]`` or ``[C, BK]``, and its last row."""
+    if GATE == 2:
+        Gt = tl.load(tile(G, chunk, C, KP, r, d))
+        last = tl.load(G + chunk * (C * KP) + (C - 1) * KP + d)[None, :]
+    else:
+        Gt = tl.load(G + chunk * C + r)[:, None]
+        last = tl.load(G + chunk * C + C - 1)
+    return Gt, last
+
+
+@triton.jit(do_not_specialize=["T", "NT", "scale"])
+def _local(
+    q, k, v, b, w, G, L, A, P, W_hat, U_hat, K_t, table, scale, T, NT,
+    H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, C: tl.constexpr,
+    KP: tl.constexpr, VP: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, GATE: tl.constexpr,
+    B_CHANNEL: tl.constexpr, W_CHANNEL: tl.constexpr, SOLVE: tl.constexpr, OP: tl.constexpr,
+    PREC: tl.constexpr, SOLVE_PREC: tl.constexpr, PACKED: tl.constexpr,
+):  # fmt: skip
+    """P, A (where ``SOLVE``, else it is read), W_hat and U_hat.
+
+    With a channel gate P and L are there already (rewy.backends.triton.channel), and K_t is kept.
+    """
+    pid = tl.program_id(0)
+    m, h = pid // HV, pid % HV
+    start, rows = chunk_rows(m, table, T, NT, C, PACKED)
+    chunk = pid.to(tl.int64)
+    hk = h // (HV // H)
+    r = tl.arange(0, C)
+    i, j = r[:, None], r[None, :]
+
+    if GATE < 2:
+        Pt = tl.zeros([C, C], dtype=tl.float32)
+        Lt = tl.zeros([C, C], dtype=tl.float32)
+        for kt in range(0, KP, BK):
+            d = kt + tl.arange(0, BK)
+            kT = load_tokens_t(k, start, rows, hk, H, r, d, K)
+            Pt = dot(load_tokens(q, start, rows, hk, H, r, d, K), kT, Pt, OP, PREC)
+            if SOLVE:
+                bk = load_tokens(k, start, rows, hk, H, r, d, K)
+                if B_CHANNEL:
+                    bk = bk.to(tl.float32) * _erase(b, start, rows, h, HV, r, d, K, B_CHANNEL)
+                Lt = dot(bk, kT, Lt, OP, PREC)
+        if GATE == 1:
+            Gr = tl.load(G + chunk * C + r)
+            e = decay(Gr[:, None] - Gr[None, :])
+            Pt *= e
+            Lt *= e
+        Pt = tl.where(i >= j, Pt * scale, 0.0)
+        tl.store(tile(P, chunk, C, C, r, r), Pt.to(P.dtype.element_ty))
+        if not B_CHANNEL:
+            Lt *= load_rows(b, start, rows, h, HV, r)[:, None]
+        Lt = tl.where(i > j, Lt, 0.0)
+    elif SOLVE:
+        Lt = tl.load(tile(L, chunk, C, C, r, r))
+
+    if SOLVE:
+        At = solve(Lt, C, SOLVE_PREC)
+        tl.store(tile(A, chunk, C, C, r, r), At.to(A.dtype.element_ty))
+    else:
+        At = tl.load(tile(A, chunk, C, C, r, r))
+    At = At.to(OP)
+
+    for kt in range(0, KP, BK):
+        d = kt + tl.arange(0, BK)
+        kt32 = load_tokens(k, start, rows, hk, H, r, d, K).to(tl.float32)
+        kb = kt32 * _erase(b, start, rows, h, HV, r, d, K, B_CHANNEL)
+        if GATE > 0:
+            Gt, last = _sums(G, chunk, r, d, GATE, C, KP)
+            kb *= decay(Gt)
+            if GATE == 2:
+                k_t = (kt32 * decay(last - Gt)).to(K_t.dtype.element_ty)
+                tl.store(tile(K_t, chunk, C, KP, r, d), k_t)
+        W = dot(At, kb, tl.zeros([C, BK], dtype=tl.float32), OP, PREC)
+        tl.store(tile(W_hat, chunk, C, KP, r, d), W.to(W_hat.dtype.element_ty))
+    for vt in range(0, VP, BV):
+        d = vt + tl.arange(0, BV)
+        R = load_tokens(v, start, rows, h, HV, r, d, V).to(tl.float32)
+        if W_CHANNEL:
+            R *= load_tokens(w, start, rows, h, HV, r, d, V).to(tl.float32)
+        else:
+            R *= load_rows(b, start, rows, h, HV, r)[:, None]
+        U = dot(At, R, tl.zeros([C, BV], dtype=tl.float32), OP, PREC)
+        tl.store(tile(U_hat, chunk, C, VP, r, d), U.to(U_hat.dtype.element_ty))
+
+
+@triton.jit(do_not_specialize=["T", "NT", "scale"])
+def _local_adjoint(
+    q, k, b, do, G, A, P, Y_hat, K_hat, Q_g, K_b, table, scale, T, NT,
+    H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, C: tl.constexpr,
+    KP: tl.constexpr, VP: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, GATE: tl.constexpr,
+    B_CHANNEL: tl.constexpr, STORED: tl.constexpr, OP: tl.constexpr, PREC: tl.constexpr,
+    PACKED: tl.constexpr,
+):  # fmt: skip
+    """Y_hat, K_hat and, where ``STORED``, the decayed queries and erase keys."""
+    pid = tl.program_id(0)
+    m, h = pid // HV, pid % HV
+    start, rows = chunk_rows(m, table, T, NT, C, PACKED)
+    chunk = pid.to(tl.int64)
+    hk = h // (HV // H)
+    r = tl.arange(0, C)
+    PT = tl.load(tile_t(P, chunk, C, C, r, r))
+    AT = tl.load(tile_t(A, chunk, C, C, r, r)).to(OP)
+    for vt in range(0, VP, BV):
+        d = vt + tl.arange(0, BV)
+        dO = load_tokens(do, start, rows, h, HV, r, d, V)
+        X = dot(PT, dO, tl.zeros([C, BV], dtype=tl.float32), OP, PREC)
+        Y = dot(AT, X, tl.zeros([C, BV], dtype=tl.float32), OP, PREC)
+        tl.store(tile(Y_hat, chunk, C, VP, r, d), Y.to(Y_hat.dtype.element_ty))
+    for kt in range(0, KP, BK):
+        d = kt + tl.arange(0, BK)
+        kt32 = load_tokens(k, start, rows, hk, H, r, d, K).to(tl.float32)
+        k_t = kt32
+        if GATE > 0:
+            Gt, last = _sums(G, chunk, r, d, GATE, C, KP)
+            k_t = kt32 * decay(last - Gt)
+        if STORED:
+            kb = kt32 * _erase(b, start, rows, h, HV, r, d, K, B_CHANNEL)
+            qg = load_tokens(q, start, rows, hk, H, r, d, K).to(tl.float32) * scale
+            if GATE > 0:
+                kb *= decay(Gt)
+                qg *= decay(Gt)
+            tl.store(tile(K_b, chunk, C, KP, r, d), kb.to(K_b.dtype.element_ty))
+            tl.store(tile(Q_g, chunk, C, KP, r, d), qg.to(Q_g.dtype.element_ty))
+        X = dot(AT, k_t, tl.zeros([C, BK], dtype=tl.float32), OP, PREC)
+        tl.store(tile(K_hat, chunk, C, KP, r, d), X.to(K_hat.dtype.element_ty))

@@ -1,0 +1,38 @@
+"""Output: ``O = scale (Q * exp G) S_0 + P U``, parallel over chunks and tiles of value channels."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from rewy.backends.triton.common import chunk_rows, decay, dot, load_tokens, store_tokens, tile
+
+
+@triton.jit(do_not_specialize=["T", "NT", "scale"])
+def _output(
+    q, G, P, S, U, o, table, scale, T, NT,
+    H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, C: tl.constexpr,
+    KP: tl.constexpr, VP: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, GATE: tl.constexpr,
+    OP: tl.constexpr, PREC: tl.constexpr, PACKED: tl.constexpr,
+):  # fmt: skip
+    pid = tl.program_id(0)
+    NV: tl.constexpr = VP // BV
+    vt, pid = pid % NV, pid // NV
+    m, h = pid // HV, pid % HV
+    start, rows = chunk_rows(m, table, T, NT, C, PACKED)
+    chunk = pid.to(tl.int64)
+    r, e = tl.arange(0, C), vt * BV + tl.arange(0, BV)
+    acc = tl.zeros([C, BV], dtype=tl.float32)
+    for kt in range(0, KP, BK):
+        d = kt + tl.arange(0, BK)
+        qt = load_tokens(q, start, rows, h // (HV // H), H, r, d, K)
+        if GATE == 2:
+            qt = qt.to(tl.float32) * decay(tl.load(tile(G, chunk, C, KP, r, d)))
+        acc = dot(qt, tl.load(tile(S, chunk, KP, VP, d, e)), acc, OP, PREC)
+    if GATE == 1:
+        acc *= (scale * decay(tl.load(G + chunk * C + r)))[:, None]
+    else:
+        acc *= scale
+    Ut = tl.load(tile(U, chunk, C, VP, r, e))
+    acc = dot(tl.load(tile(P, chunk, C, C, r, r)), Ut, acc, OP, PREC)
+    store_tokens(o, start, rows, h, HV, r, e, V, acc)

@@ -1,0 +1,79 @@
+"""Compile what a problem would launch, for a GPU that need not be there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from rewy.backends.triton import gates, launch
+from rewy.backends.triton.configs import Config
+from rewy.problem import Problem
+
+TYPES = {
+    torch.float64: "*fp64",
+    torch.float32: "*fp32",
+    torch.float16: "*fp16",
+    torch.bfloat16: "*bf16",
+    torch.int64: "*i64",
+}
+
+
+class Launch(NamedTuple):
+    """One launch as recorded: the kernel, its arguments in order, its configuration."""
+
+    kernel: Any
+    arguments: tuple[Any, ...]
+    constants: dict[str, Any]
+    config: Config
+
+
+@contextmanager
+def recorded() -> Iterator[list[Launch]]:
+    """Record launches, and start none."""
+    found: list[Launch] = []
+    launch_before = launch.start
+
+    def record(kernel, programs, config, arguments, constants):
+        found.append(Launch(kernel, tuple(arguments), dict(constants), config))
+
+    launch.start = gates.start = record
+    try:
+        yield found
+    finally:
+        launch.start = gates.start = launch_before
+
+
+def launches(problem: Problem) -> list[Launch]:
+    """Everything that forward, backward and decoding of a problem launch."""
+    with recorded() as found:
+        o, _, saved = launch.forward(problem)
+        launch.backward(problem, saved, torch.zeros_like(o), None)
+        launch.decode(problem)
+    return found
+
+
+def compile_for(launched: Launch, capability: int) -> Any:
+    """The compiled kernel for ``sm_<capability>``."""
+    kernel = launched.kernel
+    values = dict(zip(kernel.arg_names, launched.arguments, strict=False)) | launched.constants
+    fixed = {p.name for p in kernel.params if p.is_constexpr}
+    signature, constants, attributes = {}, {}, {}
+    for n, name in enumerate(kernel.arg_names):
+        value = values[name]
+        if name in fixed:
+            signature[name], constants[name] = "constexpr", value
+        elif isinstance(value, Tensor):
+            signature[name] = TYPES[value.dtype]
+            attributes[(n,)] = [["tt.divisibility", 16]]
+        else:
+            signature[name] = "fp32" if isinstance(value, float) else "i32"
+    source = ASTSource(kernel, signature, constants, attributes)
+    options = {"num_warps": launched.config.warps, "num_stages": launched.config.stages}
+    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
