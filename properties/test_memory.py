@@ -30,9 +30,24 @@ def test_views_equal_contiguous_copies(case: Case, implementation: Implementatio
 
 @law(cases)
 def test_arguments_are_left_unchanged(case: Case, implementation: Implementation) -> object:
-    """Neither forward nor backward writes to an argument or to the memory around it."""
+    """Neither forward nor backward writes to an argument or to the memory around it.
+
+    Nor in the case's plain form, contiguous, in wide types and with gates of -inf: what is copied
+    first, to another layout or type, a write in place does not reach, and -inf is what one would
+    replace.
+    """
     if not isinstance(implementation, TorchOperators):
         return NOTHING
+    wide = case.dtype if case.dtype == "float64" else "float32"
+    plain = replace(case, layout="contiguous", dtype=wide, gate_dtype=wide)
+    if case.has_gate and not case.gate_in_kernel:
+        plain = replace(plain, gates="resets", gate_scale=0, without_g=False)
+    for one in (case, plain) if plain != case else (case,):
+        if implementation.refuses(one, session.device()) is None:
+            _check_left_unchanged(one, implementation)
+
+
+def _check_left_unchanged(case: Case, implementation: TorchOperators) -> None:
     inputs = truth.inputs_of(case)
     tensors, options = arguments(case, inputs, session.device())
     storages = {name: x.untyped_storage() for name, x in tensors.items()}
