@@ -11,7 +11,7 @@ from properties import session
 from properties.calibrate import calibrate
 from properties.case import OPERATORS, Case
 from properties.corpus import load
-from properties.implementations import DEFAULT, find
+from properties.implementations import default, find
 from properties.law import load_laws
 from properties.verdict import KAPPA, Mismatch
 
@@ -52,7 +52,7 @@ def _replay(options: argparse.Namespace) -> int:
         else:
             flight = json.loads(options.file.read_text())
             law, case = flight["property"], Case.from_dict(flight["case"])
-            names = names or [flight.get("implementation", DEFAULT[0])]
+            names = names or [flight.get("implementation", default(options.device)[0])]
     elif options.property and options.case:
         law, case = options.property, Case.from_json(options.case)
     else:
@@ -60,9 +60,10 @@ def _replay(options: argparse.Namespace) -> int:
     laws = load_laws()
     if law not in laws:
         raise ValueError(f"property: got {law!r}, wanted one of {', '.join(sorted(laws))}")
-    session.configure(tuple(names or DEFAULT), options.device, None, journalling=False)
+    names = names or default(options.device)
+    session.configure(tuple(names), options.device, None, journalling=False)
     failures = 0
-    for name in names or DEFAULT:
+    for name in names:
         implementation = find(name)
         if (reason := implementation.refuses(case, options.device)) is not None:
             print(f"{name}: makes no claim for this case: {reason}")

@@ -21,6 +21,7 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 from properties import session as suite
 from properties.case import OPERATORS
 from properties.corpus import parse, save
+from properties.implementations import default
 from properties.truth import clock
 
 ROOT = Path(__file__).parent.parent
@@ -63,7 +64,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--implementation",
         action="append",
         metavar="NAME",
-        help="what to test: eager, eager-save, naive, fla, or module:attribute for your own "
+        help="what to test: eager, eager-save, naive, triton, triton-save, fla, or module:attribute for your own "
         "adapter; repeatable",
     )
     group.addoption(
@@ -82,7 +83,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    names = tuple(config.getoption("--implementation") or suite.DEFAULT)
+    names = _names(config)
     minutes = config.getoption("--minutes")
     if minutes is not None and not minutes > 0:
         raise pytest.UsageError(f"--minutes: got {minutes}, wanted a number above 0")
@@ -108,6 +109,11 @@ def pytest_configure_node(node) -> None:
     node.workerinput["rewy_deadline"] = suite.deadline()
 
 
+def _names(config: pytest.Config) -> tuple[str, ...]:
+    chosen = config.getoption("--implementation")
+    return tuple(chosen or default(config.getoption("--device")))
+
+
 def _deadline(config: pytest.Config, minutes: float | None) -> float | None:
     if _is_worker():
         return config.workerinput.get("rewy_deadline")
@@ -119,7 +125,7 @@ def _is_worker() -> bool:
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    names = config.getoption("--implementation") or suite.DEFAULT
+    names = _names(config)
     profile = settings.get_current_profile_name()
     return f"rewy: {', '.join(names)} on {suite.hardware()}, profile {profile}"
 

@@ -10,10 +10,16 @@ from properties.implementations import ours, theirs
 from properties.implementations.base import Implementation, TorchOperators
 
 DEFAULT = ("eager", "eager-save", "naive")
+ON = {"cuda": ("triton", "triton-save", "eager")}  # where a device has kernels of its own
 BUILT_IN: dict[str, Implementation] = {
     implementation.name: implementation
-    for implementation in (*ours.eager(), theirs.FlashLinearAttention())
+    for implementation in (*ours.eager(), *ours.kernels(), theirs.FlashLinearAttention())
 }
+
+
+def default(device: str) -> tuple[str, ...]:
+    """What is tested on a device where nobody says what."""
+    return ON.get(device.partition(":")[0], DEFAULT)
 
 
 def find(name: str) -> Implementation:
@@ -42,4 +48,4 @@ def find(name: str) -> Implementation:
         raise ValueError(f"implementation: {name!r} cannot be made: {error}") from error
 
 
-__all__ = ["BUILT_IN", "DEFAULT", "Implementation", "TorchOperators", "find"]
+__all__ = ["BUILT_IN", "DEFAULT", "Implementation", "TorchOperators", "default", "find"]

@@ -1,11 +1,16 @@
-"""rewy's own backends: the eager graph under both policies, and the naive backward."""
+"""rewy's own backends: the eager graph, the naive backward and the kernels, under both policies."""
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
 import rewy
+from oracles import Precision
+from oracles.arithmetic import TENSOR_FLOAT32
+from properties.case import Case
 from properties.implementations.base import TorchOperators
 
 
@@ -20,10 +25,31 @@ class Ours(TorchOperators):
 
     def with_other_policy(self) -> Ours:
         other = "recompute" if self.policy == "save" else "save"
-        return Ours(f"{self.backend} ({other})", self.backend, other, self.module)
+        return type(self)(f"{self.backend} ({other})", self.backend, other, self.module)
 
     def shared_options(self) -> dict[str, Any]:
         return {"backend": self.backend}
+
+
+class Kernels(Ours):
+    """The Triton kernels: on NVIDIA GPUs, and interpreted (TRITON_INTERPRET=1) on the CPU."""
+
+    def refuses(self, case: Case, device: str) -> str | None:
+        if case.dtype == "float64":
+            return "no float64 kernels"
+        if not device.startswith("cuda") and os.environ.get("TRITON_INTERPRET") != "1":
+            return "kernels need an NVIDIA GPU, or TRITON_INTERPRET=1"
+        return None
+
+    def precision(self, case: Case) -> Precision:
+        """bfloat16 beside bfloat16; TF32 products beside float16, which the tensor cores cut off
+        rather than round; float32 beside float32.
+        """
+        if case.dtype == "bfloat16":
+            return Precision.bfloat16()
+        if case.dtype == "float16":
+            return replace(Precision.tensor_float32(), operand=2 * TENSOR_FLOAT32)
+        return Precision.float32()
 
 
 def eager(module: ModuleType = rewy) -> list[Ours]:
@@ -32,4 +58,12 @@ def eager(module: ModuleType = rewy) -> list[Ours]:
         Ours("eager", "eager", "recompute", module),
         Ours("eager-save", "eager", "save", module),
         Ours("naive", "naive", "recompute", module),
+    ]
+
+
+def kernels(module: ModuleType = rewy) -> list[Ours]:
+    """The kernels, likewise."""
+    return [
+        Kernels("triton", "triton", "recompute", module),
+        Kernels("triton-save", "triton", "save", module),
     ]

@@ -74,6 +74,8 @@ def compile_for(launched: Launch, capability: int) -> Any:
             attributes[(n,)] = [["tt.divisibility", 16]]
         else:
             signature[name] = "fp32" if isinstance(value, float) else "i32"
+            if name in ("H", "HV", "K", "V", "D") and value % 16 == 0:
+                attributes[(n,)] = [["tt.divisibility", 16]]
     source = ASTSource(kernel, signature, constants, attributes)
     options = {"num_warps": launched.config.warps, "num_stages": launched.config.stages}
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)

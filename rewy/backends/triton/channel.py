@@ -42,7 +42,7 @@ def _halves(G, chunk, Gt, r, d, s: tl.constexpr, C: tl.constexpr, KP: tl.constex
 
 
 @triton.jit
-def _erase_keys(b, kt, start, rows, h, HV, r, d, K: tl.constexpr, B_CHANNEL: tl.constexpr):
+def _erase_keys(b, kt, start, rows, h, HV, r, d, K, B_CHANNEL: tl.constexpr):
     """``b * k`` where b is per channel; a head's b is a factor of the whole row, left for later."""
     if B_CHANNEL:
         kt = kt * load_tokens(b, start, rows, h, HV, r, d, K).to(tl.float32)
@@ -52,7 +52,7 @@ def _erase_keys(b, kt, start, rows, h, HV, r, d, K: tl.constexpr, B_CHANNEL: tl.
 @triton.jit(do_not_specialize=["T", "NT", "scale"])
 def _channel_scores(
     q, k, b, G, P, L, table, scale, T, NT,
-    H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, C: tl.constexpr, KP: tl.constexpr,
+    H, HV, K, C: tl.constexpr, KP: tl.constexpr,
     BK: tl.constexpr, B_CHANNEL: tl.constexpr, SOLVE: tl.constexpr, OP: tl.constexpr,
     PREC: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
@@ -120,7 +120,7 @@ def _channel_scores(
 @triton.jit(do_not_specialize=["T", "NT"])
 def _channel_contraction(
     q, k, b, G, dP, dL, Dq, Dbk, Dk, table, T, NT,
-    H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, C: tl.constexpr, KP: tl.constexpr,
+    H, HV, K, C: tl.constexpr, KP: tl.constexpr,
     BK: tl.constexpr, B_CHANNEL: tl.constexpr, OP: tl.constexpr, PREC: tl.constexpr,
     PACKED: tl.constexpr,
 ):  # fmt: skip

@@ -27,21 +27,21 @@ def chunk_rows(m, table, T, NT, C: tl.constexpr, PACKED: tl.constexpr):
 
 
 @triton.jit
-def load_tokens(x, start, rows, h, heads, r, d, D: tl.constexpr):
+def load_tokens(x, start, rows, h, heads, r, d, D):
     """``[C, BD]`` of tokens ``[B * T, heads, D]``; 0 outside."""
     at = x + ((start + r) * heads + h)[:, None] * D + d[None, :]
     return tl.load(at, mask=(r < rows)[:, None] & (d < D)[None, :], other=0)
 
 
 @triton.jit
-def load_tokens_t(x, start, rows, h, heads, r, d, D: tl.constexpr):
+def load_tokens_t(x, start, rows, h, heads, r, d, D):
     """The transpose, ``[BD, C]``."""
     at = x + ((start + r) * heads + h)[None, :] * D + d[:, None]
     return tl.load(at, mask=(r < rows)[None, :] & (d < D)[:, None], other=0)
 
 
 @triton.jit
-def store_tokens(x, start, rows, h, heads, r, d, D: tl.constexpr, value):
+def store_tokens(x, start, rows, h, heads, r, d, D, value):
     at = x + ((start + r) * heads + h)[:, None] * D + d[None, :]
     tl.store(at, value.to(x.dtype.element_ty), mask=(r < rows)[:, None] & (d < D)[None, :])
 
@@ -53,13 +53,13 @@ def load_rows(x, start, rows, h, heads, r):
 
 
 @triton.jit
-def tile(x, chunk, R: tl.constexpr, D: tl.constexpr, r, d):
+def tile(x, chunk, R: tl.constexpr, D, r, d):
     """Addresses ``[r, d]`` in a chunk's own ``[R, D]`` matrix."""
     return x + chunk * (R * D) + r[:, None] * D + d[None, :]
 
 
 @triton.jit
-def tile_t(x, chunk, R: tl.constexpr, D: tl.constexpr, r, d):
+def tile_t(x, chunk, R: tl.constexpr, D, r, d):
     """The same, transposed: ``[d, r]``."""
     return x + chunk * (R * D) + r[None, :] * D + d[:, None]
 

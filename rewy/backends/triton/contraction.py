@@ -27,7 +27,7 @@ from rewy.backends.triton.common import (
 def _contraction(
     q, k, b, do, G, U, Y, S, dS, dP, dL, D_local, on_diagonal, dq, dk, dg, db, dG_head, db_erase,
     table, scale, T, NT, parts_stride, D_stride,
-    H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, C: tl.constexpr,
+    H, HV, K, V, C: tl.constexpr,
     KP: tl.constexpr, VP: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, GATE: tl.constexpr,
     B_CHANNEL: tl.constexpr, OP: tl.constexpr, PREC: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip

@@ -25,7 +25,7 @@ from rewy.backends.triton.common import (
 @triton.jit(do_not_specialize=["T", "NT", "scale"])
 def _correction(
     v, b, w, do, G, U, Y, dP, dL, on_diagonal, dv, dw, db_write, table, scale, T, NT,
-    HV: tl.constexpr, V: tl.constexpr, C: tl.constexpr, VP: tl.constexpr, BV: tl.constexpr,
+    HV, V, C: tl.constexpr, VP: tl.constexpr, BV: tl.constexpr,
     GATE: tl.constexpr, W_CHANNEL: tl.constexpr, OP: tl.constexpr, PREC: tl.constexpr,
     PACKED: tl.constexpr,
 ):  # fmt: skip

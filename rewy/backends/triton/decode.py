@@ -15,7 +15,7 @@ LOG2E = tl.constexpr(1.4426950408889634)
 @triton.jit(do_not_specialize=["T", "scale"])
 def _decode(
     q, k, v, g, b, w, h0, o, ht, starts, scale, T,
-    H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, KP: tl.constexpr,
+    H, HV, K, V, KP: tl.constexpr,
     VP: tl.constexpr, BV: tl.constexpr, GATE: tl.constexpr, B_CHANNEL: tl.constexpr,
     W_CHANNEL: tl.constexpr, HAS_STATE: tl.constexpr, V_FIRST: tl.constexpr, FINAL: tl.constexpr,
     PACKED: tl.constexpr,

@@ -25,7 +25,7 @@ FORGETS = tl.constexpr(-160.0)  # 2**-149 is the smallest float32
 @triton.jit(do_not_specialize=["T", "NT"])
 def _gate_sums(
     g, G, table, T, NT,
-    HV: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, C: tl.constexpr, BD: tl.constexpr,
+    HV, D, DP: tl.constexpr, C: tl.constexpr, BD: tl.constexpr,
     PACKED: tl.constexpr,
 ):  # fmt: skip
     ND: tl.constexpr = DP // BD
@@ -62,7 +62,7 @@ def gate_sums(g: Tensor, tiles: Tiles, HV: int, T: int, wide: bool) -> Tensor:
 @triton.jit(do_not_specialize=["T", "NT", "parts", "stride"])
 def _gate_reduction(
     dG, db_erase, db_write, dg, db, table, T, NT, parts, stride,
-    HV: tl.constexpr, C: tl.constexpr, HAS_G: tl.constexpr, HAS_B: tl.constexpr,
+    HV, C: tl.constexpr, HAS_G: tl.constexpr, HAS_B: tl.constexpr,
     HAS_W: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     chunk = tl.program_id(0)

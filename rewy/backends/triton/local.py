@@ -25,7 +25,7 @@ from rewy.backends.triton.solve import solve
 
 
 @triton.jit
-def _erase(b, start, rows, h, HV, r, d, K: tl.constexpr, B_CHANNEL: tl.constexpr):
+def _erase(b, start, rows, h, HV, r, d, K, B_CHANNEL: tl.constexpr):
     """b as a factor of ``[C, BK]`` keys."""
     if B_CHANNEL:
         factor = load_tokens(b, start, rows, h, HV, r, d, K).to(tl.float32)
@@ -49,7 +49,7 @@ def _sums(G, chunk, r, d, GATE: tl.constexpr, C: tl.constexpr, KP: tl.constexpr)
 @triton.jit(do_not_specialize=["T", "NT", "scale"])
 def _local(
     q, k, v, b, w, G, L, A, P, W_hat, U_hat, K_t, table, scale, T, NT,
-    H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, C: tl.constexpr,
+    H, HV, K, V, C: tl.constexpr,
     KP: tl.constexpr, VP: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, GATE: tl.constexpr,
     B_CHANNEL: tl.constexpr, W_CHANNEL: tl.constexpr, SOLVE: tl.constexpr, OP: tl.constexpr,
     PREC: tl.constexpr, SOLVE_PREC: tl.constexpr, PACKED: tl.constexpr,
@@ -124,7 +124,7 @@ def _local(
 @triton.jit(do_not_specialize=["T", "NT", "scale"])
 def _local_adjoint(
     q, k, b, do, G, A, P, Y_hat, K_hat, Q_g, K_b, table, scale, T, NT,
-    H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, C: tl.constexpr,
+    H, HV, K, V, C: tl.constexpr,
     KP: tl.constexpr, VP: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, GATE: tl.constexpr,
     B_CHANNEL: tl.constexpr, STORED: tl.constexpr, OP: tl.constexpr, PREC: tl.constexpr,
     PACKED: tl.constexpr,

@@ -11,7 +11,7 @@ from rewy.backends.triton.common import chunk_rows, decay, dot, load_tokens, sto
 @triton.jit(do_not_specialize=["T", "NT", "scale"])
 def _output(
     q, G, P, S, U, o, table, scale, T, NT,
-    H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, C: tl.constexpr,
+    H, HV, K, V, C: tl.constexpr,
     KP: tl.constexpr, VP: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, GATE: tl.constexpr,
     OP: tl.constexpr, PREC: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip

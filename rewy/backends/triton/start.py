@@ -29,14 +29,15 @@ def start(
     """Launch ``programs`` programs of a kernel on the current device; none is fine, too.
 
     ``arguments`` come first in the kernel's signature, in order, then ``constants``, in any order.
-    Numbers among the arguments must be declared ``do_not_specialize``.
+    Numbers among the arguments must be declared ``do_not_specialize``; among the constants may be
+    sizes that are none to Triton.
     """
     if not programs:
         return
     device = next((x.device.index for x in arguments if isinstance(x, Tensor)), None)
     key = (device, kernel.fn, config, *constants.values(), *map(_form, arguments))
     compiled = _compiled.get(key)
-    if compiled is None or knobs.runtime.launch_enter_hook is not None:
+    if compiled is None or _hooks():
         _compiled[key] = kernel[(programs,)](
             *arguments, num_warps=config.warps, num_stages=config.stages, **constants
         )
@@ -47,6 +48,12 @@ def start(
         programs, 1, 1, stream, compiled.function, compiled.packed_metadata, None, None, None,
         *arguments, *in_order,
     )  # fmt: skip
+
+
+def _hooks() -> bool:
+    """Whether a profiler wants to hear of every launch."""
+    hook = knobs.runtime.launch_enter_hook
+    return bool(getattr(hook, "calls", hook))
 
 
 def _form(x: Any) -> Any:

@@ -44,17 +44,17 @@ def _rows(m, i, n, table, T, C: tl.constexpr, PACKED: tl.constexpr):
 
 
 @triton.jit
-def _total(G, chunk, d, GATE: tl.constexpr, C: tl.constexpr, KP: tl.constexpr):
-    """Decay over the whole chunk, a factor of the state."""
+def _total(G, chunk, d, GATE: tl.constexpr, C: tl.constexpr, KP: tl.constexpr, there):
+    """Decay over the whole chunk, a factor of the state: ``[KP, 1]`` or ``[1, 1]``."""
     if GATE == 2:
-        total = decay(tl.load(G + chunk * (C * KP) + (C - 1) * KP + d))[:, None]
+        at = G + chunk * (C * KP) + (C - 1) * KP + d
     else:
-        total = decay(tl.load(G + chunk * C + C - 1))
-    return total
+        at = G + chunk * C + C - 1 + tl.arange(0, 1)
+    return decay(tl.load(at, mask=there, other=0))[:, None]
 
 
 @triton.jit
-def _state_tile(x, n, h, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, d, e, V_FIRST: tl.constexpr):
+def _state_tile(x, n, h, HV, K, V, d, e, V_FIRST: tl.constexpr):
     """Addresses ``[d, e]`` of a state ``[N, HV, K, V]`` or ``[N, HV, V, K]``, and which exist."""
     x += (n.to(tl.int64) * HV + h) * (K * V)
     if V_FIRST:
@@ -67,7 +67,7 @@ def _state_tile(x, n, h, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, d, 
 @triton.jit
 def _states(
     n, h, vt, k, G, W_hat, U_hat, K_t, h0, S, U, ht, table, firsts, T, NT,
-    H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, C: tl.constexpr,
+    H, HV, K, V, C: tl.constexpr,
     KP: tl.constexpr, VP: tl.constexpr, BV: tl.constexpr, GATE: tl.constexpr,
     HAS_STATE: tl.constexpr, V_FIRST: tl.constexpr, FINAL: tl.constexpr, OP: tl.constexpr,
     PREC: tl.constexpr, PACKED: tl.constexpr,
@@ -97,7 +97,7 @@ def _states(
             Gr = tl.load(G + chunk * C + r)
             Ut *= decay(tl.load(G + chunk * C + C - 1) - Gr)[:, None]
         if GATE > 0:
-            state *= _total(G, chunk, d, GATE, C, KP)
+            state *= _total(G, chunk, d, GATE, C, KP, True)
         state = dot(kT, Ut, state, OP, PREC)
     if FINAL:
         at, inside = _state_tile(ht, n, h, HV, K, V, d, e, V_FIRST)
@@ -107,7 +107,7 @@ def _states(
 @triton.jit
 def _reverse_states(
     n, h, vt, q, k, b, do, G, Y_hat, K_hat, Q_g, K_b, dht, dS, Y, dh0, table, firsts, scale, T, NT,
-    H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, C: tl.constexpr,
+    H, HV, K, V, C: tl.constexpr,
     KP: tl.constexpr, VP: tl.constexpr, BV: tl.constexpr, GATE: tl.constexpr, STORED: tl.constexpr,
     HAS_DHT: tl.constexpr, V_FIRST: tl.constexpr, HAS_STATE: tl.constexpr, OP: tl.constexpr,
     PREC: tl.constexpr, PACKED: tl.constexpr,
@@ -123,13 +123,25 @@ def _reverse_states(
     if HAS_DHT:
         at, inside = _state_tile(dht, n, h, HV, K, V, d, e, V_FIRST)
         state = tl.load(at, mask=inside, other=0).to(tl.float32)
+    # What a step needs at once is loaded one step ahead; the pipeliner leaves it where it is.
+    chunk = (first + chunks - 1) * HV + h
+    local = tl.load(tile(Y_hat, chunk, C, VP, r, e), mask=(r < chunks * C)[:, None], other=0)
+    total = tl.full([1, 1], 1.0, dtype=tl.float32)
+    if GATE > 0:
+        total = _total(G, chunk, d, GATE, C, KP, chunks > 0)
     for step in range(0, chunks):
         i = chunks - 1 - step
         chunk = (first + i) * HV + h
+        more = i > 0
+        next_local = tl.load(
+            tile(Y_hat, chunk - HV, C, VP, r, e), mask=(r < i * C)[:, None], other=0
+        )
+        next_total = total
+        if GATE > 0:
+            next_total = _total(G, chunk - HV, d, GATE, C, KP, more)
         start, rows = _rows(first + i, i, n, table, T, C, PACKED)
         after = state.to(dS.dtype.element_ty)
         tl.store(tile(dS, chunk, KP, VP, d, e), after)
-        local = tl.load(tile(Y_hat, chunk, C, VP, r, e))
         Kt = tl.load(tile(K_hat, chunk, C, KP, r, d))
         Yt = dot(Kt, after, tl.zeros([C, BV], dtype=tl.float32), OP, PREC) + local.to(tl.float32)
         tl.store(tile(Y, chunk, C, VP, r, e), Yt.to(Y.dtype.element_ty))
@@ -147,9 +159,11 @@ def _reverse_states(
             Yt *= (factor * from_start)[:, None]
             dO = dO.to(tl.float32) * (scale * from_start)[:, None]
         if GATE > 0:
-            state *= _total(G, chunk, d, GATE, C, KP)
+            state *= total
         state = dot(qT, dO, state, OP, PREC)
         state = dot(kT, -Yt, state, OP, PREC)
+        local = next_local
+        total = next_total
     if HAS_STATE:
         at, inside = _state_tile(dh0, n, h, HV, K, V, d, e, V_FIRST)
         tl.store(at, state, mask=inside)
@@ -159,7 +173,7 @@ def _reverse_states(
 def _passes(
     q, k, b, do, G, W_hat, U_hat, K_t, h0, S, U, ht, Y_hat, K_hat, Q_g, K_b, dht, dS, Y, dh0,
     table, firsts, scale, T, NT,
-    H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, C: tl.constexpr,
+    H, HV, K, V, C: tl.constexpr,
     KP: tl.constexpr, VP: tl.constexpr, BV: tl.constexpr, GATE: tl.constexpr, STORED: tl.constexpr,
     FORWARD: tl.constexpr, REVERSE: tl.constexpr, HAS_STATE: tl.constexpr, FINAL: tl.constexpr,
     HAS_DHT: tl.constexpr, V_FIRST: tl.constexpr, OP: tl.constexpr, PREC: tl.constexpr,

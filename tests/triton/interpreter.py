@@ -1,0 +1,98 @@
+"""Triton's interpreter, mended: load as a pytest plugin (``-p tests.triton.interpreter``) or import
+before anything imports Triton.
+
+As it comes (3.6) it computes bfloat16 on raw bit patterns and asks NumPy for an integer in a way
+that NumPy 2.4 no longer answers.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+
+if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1":
+    raise RuntimeError("tests.triton.interpreter must be imported before triton")
+os.environ["TRITON_INTERPRET"] = "1"
+
+import numpy as np
+import triton.language as tl
+from triton.runtime import interpreter
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+ARITHMETIC = {np.add, np.subtract, np.multiply, np.divide, np.fmod, np.minimum, np.maximum}
+COMPARISON = {np.less, np.less_equal, np.greater, np.greater_equal, np.equal, np.not_equal}
+
+
+def _is_bfloat16(x: TensorHandle) -> bool:
+    return x.dtype.scalar == tl.bfloat16
+
+
+def _widen(bits: np.ndarray) -> np.ndarray:
+    """bfloat16, as uint16, to float32."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def _narrow(x: np.ndarray) -> np.ndarray:
+    """float32 to bfloat16, as uint16, to nearest even; NaN stays NaN."""
+    x = np.ascontiguousarray(x, dtype=np.float32)
+    bits = x.view(np.uint32)
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return np.where(np.isnan(x), np.uint16(0x7FC0), rounded)
+
+
+def _mend() -> None:
+    dot, binary = InterpreterBuilder.create_dot, InterpreterBuilder.binary_op
+    unary, cast = InterpreterBuilder.unary_op, InterpreterBuilder.cast_impl
+    patch = interpreter._patch_lang_tensor
+
+    def wide(x: TensorHandle) -> TensorHandle:
+        if _is_bfloat16(x):
+            return TensorHandle(_widen(x.data), tl.float32)
+        if x.data.dtype == np.float16:
+            return TensorHandle(x.data.astype(np.float32), tl.float32)
+        return x
+
+    def create_dot(self, a, b, d, input_precision, imprecise):
+        return dot(self, wide(a), wide(b), d, input_precision, imprecise)
+
+    def binary_op(self, left, right, op):
+        if _is_bfloat16(left) and op in ARITHMETIC | COMPARISON:
+            result = op(_widen(left.data), _widen(right.data))
+            if op in COMPARISON:
+                return TensorHandle(result, tl.int1)
+            return TensorHandle(_narrow(result), tl.bfloat16)
+        return binary(self, left, right, op)
+
+    def unary_op(self, x, op):
+        if _is_bfloat16(x):
+            return TensorHandle(_narrow(op(_widen(x.data))), tl.bfloat16)
+        return unary(self, x, op)
+
+    def cast_impl(self, x, to):
+        source, target = x.dtype.scalar, to.scalar
+        if target == tl.bfloat16 and source != tl.bfloat16:
+            return TensorHandle(_narrow(x.data.astype(np.float32)), target)
+        if source == tl.bfloat16 and target != tl.bfloat16:
+            return TensorHandle(_widen(x.data).astype(interpreter._get_np_dtype(to)), target)
+        return cast(self, x, to)
+
+    def patch_lang_tensor(tensor, *scope):
+        patch(tensor, *scope)
+
+        def index(self):
+            return int(self.handle.data.reshape(-1)[0])
+
+        if scope:
+            scope[0].set_attr(tensor, "__index__", index)
+        else:
+            tensor.__index__ = index
+
+    # Some versions pass a scope that undoes the patch.
+    assert len(inspect.signature(patch).parameters) in (1, 2)
+    InterpreterBuilder.create_dot, InterpreterBuilder.binary_op = create_dot, binary_op
+    InterpreterBuilder.unary_op, InterpreterBuilder.cast_impl = unary_op, cast_impl
+    interpreter._patch_lang_tensor = patch_lang_tensor
+
+
+_mend()
