@@ -72,9 +72,13 @@ def compile_for(launched: Launch, capability: int) -> Any:
         elif isinstance(value, Tensor):
             signature[name] = TYPES[value.dtype]
             attributes[(n,)] = [["tt.divisibility", 16]]
+        elif isinstance(value, float):
+            signature[name] = "fp32"
+        elif value == 1 and not kernel.params[n].do_not_specialize:
+            signature[name], constants[name] = "constexpr", 1
         else:
-            signature[name] = "fp32" if isinstance(value, float) else "i32"
-            if name in ("H", "HV", "K", "V", "D") and value % 16 == 0:
+            signature[name] = "i32"
+            if value % 16 == 0 and not kernel.params[n].do_not_specialize:
                 attributes[(n,)] = [["tt.divisibility", 16]]
     source = ASTSource(kernel, signature, constants, attributes)
     options = {"num_warps": launched.config.warps, "num_stages": launched.config.stages}

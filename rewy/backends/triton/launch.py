@@ -71,6 +71,7 @@ class _Run:
         self.kept = torch.float32 if self.wide else torch.bfloat16
         self.OP = tl.float32 if self.wide else tl.bfloat16
         self.PREC = "ieee" if x.q.dtype == torch.float32 else "tf32"
+        self.operand = self.PREC if self.wide else "bf16"
         self.G = None
         if self.gate and self.tiles.M:
             wide = x.q.dtype == torch.float32
@@ -78,7 +79,7 @@ class _Run:
 
     def config(self, kernel: str) -> Config:
         t = self.tiles
-        return config(kernel, t.C, t.KP, t.VP, self.wide, self.gate)
+        return config(kernel, t.C, t.KP, t.VP, self.operand, self.gate)
 
     def by_chunk(self, *sizes: int, dtype: torch.dtype | None = None) -> Tensor:
         """An uninitialised ``[M, HV, *sizes]``."""
