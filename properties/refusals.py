@@ -181,6 +181,12 @@ SPOILERS = (
     Spoiler("chunk_size 48", ("chunk_size",), _always, _option(chunk_size=48)),
     Spoiler("chunk_size True", ("chunk_size",), _always, _option(chunk_size=True)),
     Spoiler("scale NaN", ("scale",), _always, _option(scale=float("nan"))),
+    Spoiler(
+        "scale past float32",
+        ("scale",),
+        lambda c: c.dtype != "float64",
+        _option(scale=1e39),
+    ),
     Spoiler("scale as text", ("scale",), _always, _option(scale="0.5")),
     Spoiler(
         "output_final_state 1", ("output_final_state",), _always, _option(output_final_state=1)

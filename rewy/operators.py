@@ -26,7 +26,7 @@ Arguments common to all
         for no decay. With ``use_gate_in_kernel`` the raw gate, any value. Gates may be of another
         float type than q.
     beta: ``[B, T, HV]``, usually in [0, 1], up to 2. The recurrence diverges where beta |k|^2 > 2.
-    scale: multiplies the outputs; None for ``K ** -0.5``.
+    scale: multiplies the outputs, a number that the computing type holds; None for ``K ** -0.5``.
     initial_state: ``[N, HV, K, V]``, float32 (or float64 for float64 inputs); None for zeros.
     output_final_state: also return the states after the last tokens; else None stands for them.
     use_qk_l2norm_in_kernel: ``x / sqrt(sum x^2 + 1e-6)`` on q and k first.

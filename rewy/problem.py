@@ -127,7 +127,8 @@ def _need_dtype(name: str, x: Tensor, allowed: tuple[torch.dtype, ...], why: str
         raise TypeError(f"{name} must be {wanted}{why}, got {str(x.dtype).removeprefix('torch.')}")
 
 
-def _finite(name: str, x: object) -> float:
+def _finite(name: str, x: object, computed: torch.dtype) -> float:
+    """x as a number that the type which everything is computed in can hold."""
     if isinstance(x, bool) or not isinstance(x, Real):
         raise TypeError(f"{name} must be a number or None, got {_describe(x)}")
     try:
@@ -136,6 +137,10 @@ def _finite(name: str, x: object) -> float:
         value = math.inf
     if not math.isfinite(value):
         raise ValueError(f"{name} must be finite, got {value}")
+    largest = torch.finfo(computed).max
+    if abs(value) > largest:
+        kind = str(computed).removeprefix("torch.")
+        raise ValueError(f"{name} must be within +-{largest:g} ({kind}), got {value:g}")
     return value
 
 
@@ -208,11 +213,14 @@ def check(
     _need_tensor("A_log", A_log, optional=True)
     _need_tensor("dt_bias", dt_bias, optional=True)
     wide = q.dtype == torch.float64
+    computed = torch.float64 if wide else torch.float32
     for name, x in (("g", g), (beta_name, b), ("w", w), ("A_log", A_log), ("dt_bias", dt_bias)):
         if x is not None:
             allowed = FLOATS if wide else FLOATS[1:]
             _need_dtype(name, x, allowed, f" where q is {str(q.dtype).removeprefix('torch.')}")
-    _check_options(gates, g, A_log, dt_bias, lower_bound, safe_gate, use_gate_in_kernel, HV, K)
+    _check_options(
+        gates, g, A_log, dt_bias, lower_bound, safe_gate, use_gate_in_kernel, HV, K, computed
+    )
     if allow_neg_eigval and not use_beta_sigmoid_in_kernel:
         raise ValueError(
             "allow_neg_eigval=True needs use_beta_sigmoid_in_kernel=True, got False "
@@ -225,7 +233,7 @@ def check(
     if scale is None:
         scale = K**-0.5
     else:
-        scale = _finite("scale", scale)
+        scale = _finite("scale", scale, computed)
 
     _need_tensor("cu_seqlens", cu_seqlens, optional=True)
     _need_tensor("cu_seqlens_cpu", cu_seqlens_cpu, optional=True)
@@ -264,7 +272,7 @@ def check(
         lower_bound=None if lower_bound is None else float(lower_bound),
         beta_activation=use_beta_sigmoid_in_kernel,
         neg_eigval=allow_neg_eigval,
-        compute_dtype=torch.float64 if wide else torch.float32,
+        compute_dtype=computed,
     )  # fmt: skip
     if g is not None and g.dim() == 3:
         g = g.unsqueeze(-1)
@@ -331,10 +339,11 @@ def _check_options(
     use_gate_in_kernel: bool,
     HV: int,
     K: int,
+    computed: torch.dtype,
 ) -> None:
     """The gate's activation: which of its arguments go together."""
     if lower_bound is not None:
-        if not _finite("lower_bound", lower_bound) < 0:
+        if not _finite("lower_bound", lower_bound, computed) < 0:
             raise ValueError(f"lower_bound must be below 0, got {lower_bound}")
     if not use_gate_in_kernel:
         given = {"A_log": A_log, "dt_bias": dt_bias, "lower_bound": lower_bound}

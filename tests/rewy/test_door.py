@@ -142,6 +142,7 @@ RAW = {"use_gate_in_kernel": True, "A_log": torch.zeros(HV)}
         ({"dt_bias": torch.zeros(HV).long()}, TypeError, ["dt_bias", "int64"]),
         ({"lower_bound": 0.0}, ValueError, ["lower_bound", "below 0", "0.0"]),
         ({"lower_bound": float("-inf")}, ValueError, ["lower_bound", "finite", "-inf"]),
+        ({"lower_bound": -1e39}, ValueError, ["lower_bound", "float32", "-1e+39"]),
         ({"lower_bound": float("nan")}, ValueError, ["lower_bound", "nan"]),
         ({"lower_bound": "-5"}, TypeError, ["lower_bound", "number", "-5"]),
         ({"lower_bound": True}, TypeError, ["lower_bound", "number", "True"]),
@@ -244,6 +245,7 @@ def test_flags_are_booleans(option):
         ("chunk_size", 256, ValueError),
         ("chunk_size", "64", TypeError),
         ("scale", float("inf"), ValueError),
+        ("scale", 1e39, ValueError),  # no float32, and 0 times its infinity is NaN
         ("scale", True, TypeError),
         ("scale", torch.tensor(1.0), TypeError),
         ("backend", "cuda", ValueError),
@@ -258,3 +260,11 @@ def test_a_scale_of_zero_or_below_is_a_scale():
     one, *_ = rewy.chunk_kda(**call, scale=1)
     assert torch.equal(rewy.chunk_kda(**call, scale=-1)[0], -one)
     assert not rewy.chunk_kda(**call, scale=0)[0].any()
+
+
+def test_a_float64_scale_may_be_what_float32_cannot_hold():
+    call = {
+        name: x.double() if isinstance(x, torch.Tensor) else x
+        for name, x in make_call("kda").items()
+    }
+    assert rewy.chunk_kda(**call, scale=1e39)[0].isfinite().all()
