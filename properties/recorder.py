@@ -64,8 +64,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--implementation",
         action="append",
         metavar="NAME",
-        help="what to test: eager, eager-save, naive, triton, triton-save, fla, or module:attribute for your own "
-        "adapter; repeatable",
+        help="what to test: eager, eager-save, naive, triton, triton-save, fla, or "
+        "module:attribute for your own adapter; repeatable",
     )
     group.addoption(
         "--device",

@@ -12,7 +12,7 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from rewy.backends.triton import gates, launch
+from rewy.backends.triton import gates, graph, run
 from rewy.backends.triton.configs import Config
 from rewy.problem import Problem
 
@@ -38,24 +38,24 @@ class Launch(NamedTuple):
 def recorded() -> Iterator[list[Launch]]:
     """Record launches, and start none."""
     found: list[Launch] = []
-    launch_before = launch.start
+    launch_before = run.start
 
     def record(kernel, programs, config, arguments, constants):
         found.append(Launch(kernel, tuple(arguments), dict(constants), config))
 
-    launch.start = gates.start = record
+    run.start = gates.start = record
     try:
         yield found
     finally:
-        launch.start = gates.start = launch_before
+        run.start = gates.start = launch_before
 
 
 def launches(problem: Problem) -> list[Launch]:
     """Everything that forward, backward and decoding of a problem launch."""
     with recorded() as found:
-        o, _, saved = launch.forward(problem)
-        launch.backward(problem, saved, torch.zeros_like(o), None)
-        launch.decode(problem)
+        o, _, saved = graph.forward(problem)
+        graph.backward(problem, saved, torch.zeros_like(o), None)
+        graph.decode(problem)
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rewy.backends.triton import launch
+from rewy.backends.triton import graph
 from rewy.problem import Problem, Tensors
 
 
@@ -26,12 +26,12 @@ class Triton:
         return None
 
     def forward(self, problem: Problem) -> tuple[Tensor, Tensor | None, tuple[Tensor | None, ...]]:
-        """See :func:`rewy.backends.triton.launch.forward`."""
-        return launch.forward(problem)
+        """See :func:`rewy.backends.triton.graph.forward`."""
+        return graph.forward(problem)
 
     def decode(self, problem: Problem) -> tuple[Tensor, Tensor | None, tuple[Tensor | None, ...]]:
-        """See :func:`rewy.backends.triton.launch.decode`; nothing is kept but the inputs."""
-        return *launch.decode(problem), launch.Saved(None, None, None, None)
+        """See :func:`rewy.backends.triton.graph.decode`; nothing is kept but the inputs."""
+        return *graph.decode(problem), graph.Saved(None, None, None, None)
 
     def backward(
         self,
@@ -40,8 +40,8 @@ class Triton:
         do: Tensor | None,
         dht: Tensor | None,
     ) -> Tensors:
-        """See :func:`rewy.backends.triton.launch.backward`."""
-        return launch.backward(problem, launch.Saved(*saved), do, dht)
+        """See :func:`rewy.backends.triton.graph.backward`."""
+        return graph.backward(problem, graph.Saved(*saved), do, dht)
 
 
 triton = Triton()

@@ -56,7 +56,7 @@ def _channel_scores(
     BK: tl.constexpr, B_CHANNEL: tl.constexpr, SOLVE: tl.constexpr, OP: tl.constexpr,
     PREC: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
-    """16 rows of P, lower triangular with its diagonal, and where ``SOLVE`` of L, strictly lower."""
+    """16 rows of P, with its diagonal, and where ``SOLVE`` of L, without; 0 above it."""
     N: tl.constexpr = C // SUB
     block, pid = tl.program_id(0) % N, tl.program_id(0) // N
     m, h = pid // HV, pid % HV

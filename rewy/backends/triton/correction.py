@@ -53,10 +53,10 @@ def _correction(
         if W_CHANNEL:
             wt = load_tokens(w, start, rows, h, HV, r, e, V).to(tl.float32)
             store_tokens(dw, start, rows, h, HV, r, e, V, v32 * Y32)
-            store_tokens(dv, start, rows, h, HV, r, e, V, wt * Y32)
         else:
             written += tl.sum(v32 * Y32, 1)
-            store_tokens(dv, start, rows, h, HV, r, e, V, Y32 * load_rows(b, start, rows, h, HV, r)[:, None])
+            wt = load_rows(b, start, rows, h, HV, r)[:, None]
+        store_tokens(dv, start, rows, h, HV, r, e, V, wt * Y32)
     strict = r[:, None] > r[None, :]
     dPt = tl.where(strict, dPt * scale, 0.0)
     dLt = tl.where(strict, -dLt, 0.0)

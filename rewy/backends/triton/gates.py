@@ -102,7 +102,7 @@ def gate_reduction(
     chunk is dg; db_erase: the same of beta where it erases; db_write ``[M, HV, C]`` where it
     writes. Absent ones are None. dg, db: ``[B, T, HV, 1]``, written.
     """
-    if dG is None and db_erase is None:
+    if dG is None and db_erase is None:  # all per channel, and written already
         return
     parts = len(dG if dG is not None else db_erase)
     nothing = tiles.table

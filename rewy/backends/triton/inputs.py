@@ -64,9 +64,7 @@ def activate(problem: Problem) -> Active:
         (q32, q_rstd), (k32, k_rstd) = (activations.l2norm(y.float().contiguous()) for y in (q, k))
         q, k = q32.to(q.dtype), k32.to(k.dtype)
     if spec.gate_activation:
-        g = activations.gate(
-            g.float().contiguous(), *_gate_parameters(problem), spec.lower_bound
-        )
+        g = activations.gate(g.float().contiguous(), *_gate_parameters(problem), spec.lower_bound)
     if spec.beta_activation:
         b = activations.beta_sigmoid(b.float(), spec.neg_eigval)
         w = None if w is None else activations.beta_sigmoid(w.float(), False)
@@ -74,17 +72,21 @@ def activate(problem: Problem) -> Active:
     return Active(q, k, v, g, b, w, q32, k32, q_rstd, k_rstd)
 
 
-def gradient_type(problem: Problem, name: str) -> torch.dtype:
-    """What a kernel writes a gradient in: the argument's type unless something follows."""
+def gradient_types(problem: Problem) -> dict[str, torch.dtype]:
+    """What the kernels write gradients in: the argument's type unless something follows."""
     spec, x = problem
-    dtype = getattr(x, name).dtype
-    if name in ("q", "k"):
-        follows = spec.l2norm or spec.HV > spec.H
-    elif name == "g":
-        follows = spec.gate_activation
-    else:
-        follows = spec.beta_activation and name in ("b", "w")
-    return torch.float32 if follows else dtype
+    follows = {
+        "q": spec.l2norm or spec.HV > spec.H,
+        "k": spec.l2norm or spec.HV > spec.H,
+        "g": spec.gate_activation,
+        "b": spec.beta_activation,
+        "w": spec.beta_activation,
+    }
+    return {
+        name: torch.float32 if more else getattr(x, name).dtype
+        for name, more in follows.items()
+        if getattr(x, name) is not None
+    }
 
 
 def finish(problem: Problem, active: Active, d: Tensors) -> Tensors:

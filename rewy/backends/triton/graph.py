@@ -1,0 +1,250 @@
+"""The ReWY compute graph as kernels: forward, backward and decoding of all four operators.
+
+Stage names are those of docs/method.md. Matrix units are fed bfloat16 where the inputs are
+bfloat16, TF32 where they are float16 (as many digits, and float32's range for what lies between the
+stages), and float32 where they are float32. L, the solve, gate sums and the states' accumulators
+are float32 or better throughout.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rewy.backends.triton.channel import _channel_contraction, _channel_scores
+from rewy.backends.triton.configs import Config
+from rewy.backends.triton.contraction import _contraction
+from rewy.backends.triton.correction import _correction
+from rewy.backends.triton.decode import _decode
+from rewy.backends.triton.gates import gate_reduction
+from rewy.backends.triton.inputs import finish, gradient_types
+from rewy.backends.triton.local import _local, _local_adjoint
+from rewy.backends.triton.output import _output
+from rewy.backends.triton.run import Run
+from rewy.backends.triton.states import _passes
+from rewy.problem import Problem, Tensors
+
+
+class Saved(NamedTuple):
+    """Kept beside the inputs: A under both policies, the rest under 'save' alone.
+
+    A, P: ``[M, HV, C, C]``; U: ``[M, HV, C, VP]``; S, the states before each chunk: ``[M, HV, KP,
+    VP]``.
+    """
+
+    A: Tensor | None
+    P: Tensor | None
+    U: Tensor | None
+    S: Tensor | None
+
+
+class Local(NamedTuple):
+    """Scores, solve and the halves of the residual system, ``U = U_hat - W_hat S_0``, by chunk.
+
+    K_t, keys decayed to the chunk's end, is None unless the gate is per channel.
+    """
+
+    A: Tensor
+    P: Tensor
+    W_hat: Tensor
+    U_hat: Tensor
+    K_t: Tensor | None
+
+
+class Adjoint(NamedTuple):
+    """The halves of the residual system's adjoint, ``Y = Y_hat + K_hat dS_1``, by chunk.
+
+    Q_g and K_b, decayed queries and erase keys, are None where their factors go to whole rows.
+    """
+
+    Y_hat: Tensor
+    K_hat: Tensor
+    Q_g: Tensor | None
+    K_b: Tensor | None
+
+
+class States(NamedTuple):
+    """What a state pass leaves: residuals U and the states before each chunk, or in reverse Y and
+    the adjoints of the states after each; and the state it ends with, None if nobody asked.
+    """
+
+    rows: Tensor
+    states: Tensor
+    last: Tensor | None
+
+
+def forward(problem: Problem) -> tuple[Tensor, Tensor | None, Saved]:
+    """Outputs ``[B, T, HV, V]`` in q's type, final states or None, and what is kept."""
+    run = Run(problem)
+    local = _local_stage(run, None)
+    U, S, ht = found = _new_states(run, problem.spec.output_final_state)
+    _state_passes(run, forward=(local, found))
+    o = _output_stage(run, local.P, U, S)
+    if problem.spec.policy == "save":
+        return o, ht, Saved(local.A, local.P, U, S)
+    return o, ht, Saved(local.A, None, None, None)
+
+
+def backward(problem: Problem, saved: Saved, do: Tensor | None, dht: Tensor | None) -> Tensors:
+    """Gradients of every tensor of the problem, each in its tensor's shape and type, None where it
+    is.
+    """
+    run = Run(problem)
+    A, P, U, S = saved
+    do = torch.zeros_like(run.active.v) if do is None else do.contiguous()
+    if A is None:  # the forward decoded
+        A = _local_stage(run, None).A
+    again = None
+    if U is None:
+        local = _local_stage(run, A)
+        P, again = local.P, (local, _new_states(run, False))
+        U, S, _ = again[1]
+    adjoint = _local_adjoint_stage(run, A, P, do)
+    Y, dS, dh0 = found = _new_states(run, problem.tensors.h0 is not None)
+    _state_passes(run, again, (adjoint, found), do, dht)
+    return finish(problem, run.active, _gradients(run, do, U, S, Y, dS, dh0))
+
+
+def _local_stage(run: Run, A: Tensor | None) -> Local:
+    """Everything local to the chunks; A is read where it is there, else solved for."""
+    x, t, c = run.active, run.tiles, run.config("local")
+    solve = A is None
+    out = Local(
+        A=run.by_chunk(t.C, t.C) if solve else A,
+        P=run.by_chunk(t.C, t.C),
+        W_hat=run.by_chunk(t.C, t.KP),
+        U_hat=run.by_chunk(t.C, t.VP),
+        K_t=run.by_chunk(t.C, t.KP) if run.gate == 2 else None,
+    )
+    L = None
+    if run.gate == 2:
+        L = run.by_chunk(t.C, t.C, dtype=torch.float32) if solve else None
+        run.launch(
+            _channel_scores, t.M * run.spec.HV * (t.C // 16), run.config("channel_scores"),
+            x.q, x.k, x.b, run.G, out.P, L, t.table, run.spec.scale, run.spec.T, t.NT, SOLVE=solve,
+        )  # fmt: skip
+    run.launch(
+        _local, t.M * run.spec.HV, c,
+        x.q, x.k, x.v, x.b, x.w, run.G, L, *out, t.table, run.spec.scale, run.spec.T, t.NT,
+        SOLVE=solve, SOLVE_PREC="ieee" if run.operand == "ieee" else "tf32x3",
+    )  # fmt: skip
+    return out
+
+
+def _local_adjoint_stage(run: Run, A: Tensor, P: Tensor, do: Tensor) -> Adjoint:
+    x, t = run.active, run.tiles
+    out = Adjoint(
+        Y_hat=run.by_chunk(t.C, t.VP),
+        K_hat=run.by_chunk(t.C, t.KP),
+        Q_g=run.by_chunk(t.C, t.KP) if run.stored else None,
+        K_b=run.by_chunk(t.C, t.KP) if run.stored else None,
+    )
+    run.launch(
+        _local_adjoint, t.M * run.spec.HV, run.config("local_adjoint"),
+        x.q, x.k, x.b, do, run.G, A, P, *out, t.table, run.spec.scale, run.spec.T, t.NT,
+    )  # fmt: skip
+    return out
+
+
+def _new_states(run: Run, want_last: bool) -> States:
+    t = run.tiles
+    last = run.state() if want_last else None
+    return States(run.by_chunk(t.C, t.VP), run.by_chunk(t.KP, t.VP), last)
+
+
+def _state_passes(
+    run: Run,
+    forward: tuple[Local, States] | None = None,
+    reverse: tuple[Adjoint, States] | None = None,
+    do: Tensor | None = None,
+    dht: Tensor | None = None,
+) -> None:
+    """The passes asked for, side by side where there are two: inputs and where results go."""
+    x, t, spec, c = run.active, run.tiles, run.spec, run.config("passes")
+    h0 = run.problem.tensors.h0
+    h0, dht = (None if s is None else s.contiguous() for s in (h0, dht))
+    _, _, W_hat, U_hat, K_t = forward[0] if forward else Local(*(5 * [None]))
+    U, S, ht = forward[1] if forward else (None, None, None)
+    Y_hat, K_hat, Q_g, K_b = reverse[0] if reverse else Adjoint(*(4 * [None]))
+    Y, dS, dh0 = reverse[1] if reverse else (None, None, None)
+    passes = (forward is not None) + (reverse is not None)
+    run.launch(
+        _passes, passes * spec.N * spec.HV * (t.VP // c.BV), c,
+        x.q, x.k, x.b, do, run.G, W_hat, U_hat, K_t, h0, S, U, ht, Y_hat, K_hat, Q_g, K_b, dht, dS,
+        Y, dh0, t.table, t.firsts, spec.scale, spec.T, t.NT,
+        FORWARD=forward is not None, REVERSE=reverse is not None, HAS_STATE=h0 is not None,
+        FINAL=ht is not None, HAS_DHT=dht is not None,
+    )  # fmt: skip
+
+
+def _output_stage(run: Run, P: Tensor, U: Tensor, S: Tensor) -> Tensor:
+    x, t, spec, c = run.active, run.tiles, run.spec, run.config("output")
+    o = torch.empty_like(x.v)
+    run.launch(
+        _output, t.M * spec.HV * (t.VP // c.BV), c,
+        x.q, run.G, P, S, U, o, t.table, spec.scale, spec.T, t.NT,
+    )  # fmt: skip
+    return o
+
+
+def _gradients(
+    run: Run, do: Tensor, U: Tensor, S: Tensor, Y: Tensor, dS: Tensor, dh0: Tensor | None
+) -> Tensors:
+    """Correction, contraction and gate reduction."""
+    x, t, spec, HV = run.active, run.tiles, run.spec, run.spec.HV
+    types = gradient_types(run.problem)
+    heads = not run.b_channel  # beta is a number a head, its gradient summed over channels
+
+    dP, dL = run.by_chunk(t.C, t.C), run.by_chunk(t.C, t.C)
+    on_diagonal = run.by_chunk(t.C, dtype=torch.float32)
+    dv = torch.empty_like(x.v)
+    dw = run.by_token(types["w"], spec.V) if run.w_channel else None
+    db_write = None if run.w_channel else run.by_chunk(t.C, dtype=torch.float32)
+    run.launch(
+        _correction, t.M * HV, run.config("correction"),
+        x.v, x.b, x.w, do, run.G, U, Y, dP, dL, on_diagonal, dv, dw, db_write, t.table, spec.scale,
+        spec.T, t.NT,
+    )  # fmt: skip
+
+    D = None
+    if run.gate == 2:
+        D = torch.empty(3, *run.by_chunk(t.C, t.KP).shape, dtype=torch.float32, device=do.device)
+        c = run.config("channel_contraction")
+        run.launch(
+            _channel_contraction, t.M * HV * (t.C // 16) * (t.KP // c.BK), c,
+            x.q, x.k, x.b, run.G, dP, dL, *D, t.table, spec.T, t.NT,
+        )  # fmt: skip
+
+    c = run.config("contraction")
+    parts, rows = t.KP // c.BK, t.M * HV * t.C
+    dq, dk = run.by_token(types["q"], spec.K), run.by_token(types["k"], spec.K)
+    dg = run.by_token(types["g"], x.g.shape[-1]) if run.gate else None
+    db = run.by_token(types["b"], x.b.shape[-1])
+    dG = dq.new_empty(parts, rows, dtype=torch.float32) if run.gate == 1 else None
+    db_erase = dq.new_empty(parts, rows, dtype=torch.float32) if heads else None
+    run.launch(
+        _contraction, t.M * HV * parts, c,
+        x.q, x.k, x.b, do, run.G, U, Y, S, dS, dP, dL, D, on_diagonal, dq, dk, dg, db, dG, db_erase,
+        t.table, spec.scale, spec.T, t.NT, rows, 0 if D is None else D[0].numel(),
+    )  # fmt: skip
+    gate_reduction(dG, db_erase, db_write, dg, db, t, HV, spec.T)
+    return Tensors(dq, dk, dv, dg, db, dw, dh0, None, None)
+
+
+def decode(problem: Problem) -> tuple[Tensor, Tensor | None]:
+    """The recurrence token by token; results as :func:`forward`'s."""
+    run = Run(problem, sums=False)
+    spec, t, x = run.spec, run.tiles, run.active
+    o = torch.empty_like(x.v)
+    ht = run.state() if spec.output_final_state else None
+    h0 = problem.tensors.h0
+    starts = torch.tensor(spec.sequence_starts, device=o.device) if t.packed else None
+    c = Config(0, min(t.VP, max(16, 4096 // t.KP)), 4, 2)
+    run.launch(
+        _decode, spec.N * spec.HV * (t.VP // c.BV), c,
+        x.q, x.k, x.v, x.g, x.b, x.w, None if h0 is None else h0.contiguous(), o, ht, starts,
+        spec.scale, spec.T, HAS_STATE=h0 is not None, FINAL=ht is not None,
+    )  # fmt: skip
+    return o, ht
