@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -14,7 +17,7 @@ from triton.compiler import ASTSource
 
 from rewy.backends.triton import gates, graph, run
 from rewy.backends.triton.configs import Config
-from rewy.problem import Problem
+from rewy.problem import Problem, Spec, Tensors
 
 TYPES = {
     torch.float64: "*fp64",
@@ -83,3 +86,53 @@ def compile_for(launched: Launch, capability: int) -> Any:
     source = ASTSource(kernel, signature, constants, attributes)
     options = {"num_warps": launched.config.warps, "num_stages": launched.config.stages}
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+
+
+class Usage(NamedTuple):
+    """What a compiled kernel takes: registers a thread, bytes of shared memory a program, bytes of
+    stack a thread (spilled registers and nothing else here).
+    """
+
+    registers: int
+    shared: int
+    stack: int
+
+
+def usage(compiled: Any) -> Usage:
+    """Read from the machine code, by the cuobjdump that comes with Triton."""
+    tool = triton.knobs.nvidia.cuobjdump.path
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(compiled.asm["cubin"])
+        file.flush()
+        text = subprocess.run(
+            [tool, "-res-usage", file.name], capture_output=True, text=True, check=True
+        ).stdout
+    registers, stack = (int(re.search(rf"{key}:(\d+)", text).group(1)) for key in ("REG", "STACK"))
+    return Usage(registers, compiled.metadata.shared, stack)
+
+
+def problem(
+    operator: str, dtype: torch.dtype, K: int, V: int, C: int, packed: bool = False
+) -> Problem:
+    """A problem on the CPU that only its shapes matter of: two heads a group, states, a remainder."""
+    B, T, H, HV = 1, 2 * C + 3, 2, 4
+    channels = {"gated_delta_rule": 1, "kda": K, "gdn2": K}.get(operator)
+    wide = operator == "gdn2"
+    zeros = torch.zeros
+    spec = Spec(
+        B, T, H, HV, K, V, (0, T - 1, T) if packed else (0, T), 1.0, C, "recompute",
+        output_final_state=True, state_v_first=False, l2norm=False, gate_activation=False,
+        lower_bound=None, beta_activation=False, neg_eigval=False, compute_dtype=torch.float32,
+    )  # fmt: skip
+    tensors = Tensors(
+        q=zeros(B, T, H, K, dtype=dtype),
+        k=zeros(B, T, H, K, dtype=dtype),
+        v=zeros(B, T, HV, V, dtype=dtype),
+        g=None if channels is None else zeros(B, T, HV, channels),
+        b=zeros(B, T, HV, K if wide else 1),
+        w=zeros(B, T, HV, V) if wide else None,
+        h0=zeros(spec.N, HV, K, V),
+        A_log=None,
+        dt_bias=None,
+    )
+    return Problem(spec, tensors)

@@ -41,6 +41,9 @@ def config(kernel: str, C: int, KP: int, VP: int, operand: str, gate: int) -> Co
 _BFLOAT16 = {
     ("channel_scores", True): (128, 0, 2, 2),
     ("channel_contraction", True): (64, 0, 2, 2),
+    ("scores", False): (64, 0, 4, 3),
+    ("solve", False): (0, 0, 4, 2),
+    ("solve", True): (0, 0, 4, 2),
     ("local", False): (64, 128, 4, 3),
     ("local", True): (64, 128, 4, 3),
     ("local_adjoint", False): (128, 128, 4, 2),
@@ -57,6 +60,8 @@ _BFLOAT16 = {
 _FLOAT32 = {
     "channel_scores": (32, 0, 1, 2),
     "channel_contraction": (32, 0, 1, 2),
+    "scores": (32, 0, 4, 2),
+    "solve": (0, 0, 4, 2),
     "local": (32, 32, 4, 2),
     "local_adjoint": (32, 32, 4, 2),
     "passes": (0, 16, 4, 2),

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from rewy.backends.triton.channel import _channel_contraction, _channel_scores
+from rewy.backends.triton.common import CHANNEL, HEAD
 from rewy.backends.triton.configs import Config
 from rewy.backends.triton.contraction import _contraction
 from rewy.backends.triton.correction import _correction
@@ -23,6 +24,8 @@ from rewy.backends.triton.inputs import finish, gradient_types
 from rewy.backends.triton.local import _local, _local_adjoint
 from rewy.backends.triton.output import _output
 from rewy.backends.triton.run import Run
+from rewy.backends.triton.scores import _scores
+from rewy.backends.triton.solve import _solve
 from rewy.backends.triton.states import _passes
 from rewy.problem import Problem, Tensors
 
@@ -109,28 +112,28 @@ def backward(problem: Problem, saved: Saved, do: Tensor | None, dht: Tensor | No
 
 def _local_stage(run: Run, A: Tensor | None) -> Local:
     """Everything local to the chunks; A is read where it is there, else solved for."""
-    x, t, c = run.active, run.tiles, run.config("local")
-    solve = A is None
-    out = Local(
-        A=run.by_chunk(t.C, t.C) if solve else A,
-        P=run.by_chunk(t.C, t.C),
-        W_hat=run.by_chunk(t.C, t.KP),
-        U_hat=run.by_chunk(t.C, t.VP),
-        K_t=run.by_chunk(t.C, t.KP) if run.gate == 2 else None,
-    )
-    L = None
-    if run.gate == 2:
-        L = run.by_chunk(t.C, t.C, dtype=torch.float32) if solve else None
-        run.launch(
-            _channel_scores, t.M * run.spec.HV * (t.C // 16), run.config("channel_scores"),
-            x.q, x.k, x.b, run.G, out.P, L, t.table, run.spec.scale, run.spec.T, t.NT, SOLVE=solve,
-        )  # fmt: skip
+    x, t, spec, chunks = run.active, run.tiles, run.spec, run.tiles.M * run.spec.HV
+    P, L = run.by_chunk(t.C, t.C), None
+    if A is None:
+        L = run.by_chunk(t.C, t.C, dtype=torch.float32)
+    name, kernel, blocks = ("scores", _scores, 1)
+    if run.gate == CHANNEL:
+        name, kernel, blocks = ("channel_scores", _channel_scores, t.C // 16)
     run.launch(
-        _local, t.M * run.spec.HV, c,
-        x.q, x.k, x.v, x.b, x.w, run.G, L, *out, t.table, run.spec.scale, run.spec.T, t.NT,
-        SOLVE=solve, SOLVE_PREC="ieee" if run.operand == "ieee" else "tf32x3",
+        kernel, chunks * blocks, run.config(name),
+        x.q, x.k, x.b, run.G, P, L, t.table, spec.scale, spec.T, t.NT, SOLVE=A is None,
     )  # fmt: skip
-    return out
+    if A is None:
+        A = run.by_chunk(t.C, t.C)
+        precision = "ieee" if run.operand == "ieee" else "tf32x3"
+        run.launch(_solve, chunks, run.config("solve"), L, A, SOLVE_PREC=precision)
+    W_hat, U_hat = run.by_chunk(t.C, t.KP), run.by_chunk(t.C, t.VP)
+    K_t = run.by_chunk(t.C, t.KP) if run.gate == CHANNEL else None
+    run.launch(
+        _local, chunks, run.config("local"),
+        x.k, x.v, x.b, x.w, run.G, A, W_hat, U_hat, K_t, t.table, spec.T, t.NT,
+    )  # fmt: skip
+    return Local(A, P, W_hat, U_hat, K_t)
 
 
 def _local_adjoint_stage(run: Run, A: Tensor, P: Tensor, do: Tensor) -> Adjoint:
@@ -209,7 +212,7 @@ def _gradients(
     )  # fmt: skip
 
     D = None
-    if run.gate == 2:
+    if run.gate == CHANNEL:
         D = torch.empty(3, *run.by_chunk(t.C, t.KP).shape, dtype=torch.float32, device=do.device)
         c = run.config("channel_contraction")
         run.launch(
@@ -222,7 +225,7 @@ def _gradients(
     dq, dk = run.by_token(types["q"], spec.K), run.by_token(types["k"], spec.K)
     dg = run.by_token(types["g"], x.g.shape[-1]) if run.gate else None
     db = run.by_token(types["b"], x.b.shape[-1])
-    dG = dq.new_empty(parts, rows, dtype=torch.float32) if run.gate == 1 else None
+    dG = dq.new_empty(parts, rows, dtype=torch.float32) if run.gate == HEAD else None
     db_erase = dq.new_empty(parts, rows, dtype=torch.float32) if heads else None
     run.launch(
         _contraction, t.M * HV * parts, c,

@@ -1,9 +1,9 @@
-"""What is local to a chunk before the states are known, and parallel over chunks.
+"""What else is local to a chunk before the states are known, and parallel over chunks.
 
-Forward: scores P and L, the solve A, and the solved halves of the residual system, ``U = U_hat -
-W_hat S_0`` with ``U_hat = A (w * V)`` and ``W_hat = A K_b``. Backward: the halves of its adjoint,
-``Y = Y_hat + K_hat dS_1`` with ``Y_hat = A^T P^T dO`` and ``K_hat = A^T K_t``. So each step of the
-state passes is left with its own products only.
+Forward: the solved halves of the residual system, ``U = U_hat - W_hat S_0`` with ``U_hat = A (w *
+V)`` and ``W_hat = A K_b``. Backward: the halves of its adjoint, ``Y = Y_hat + K_hat dS_1`` with
+``Y_hat = A^T P^T dO`` and ``K_hat = A^T K_t``. So each step of the state passes is left with its
+own products only.
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ from rewy.backends.triton.common import (
     dot,
     load_rows,
     load_tokens,
-    load_tokens_t,
     tile,
     tile_t,
 )
-from rewy.backends.triton.solve import solve
 
 
 @triton.jit
@@ -46,58 +44,22 @@ def _sums(G, chunk, r, d, GATE: tl.constexpr, C: tl.constexpr, KP: tl.constexpr)
     return Gt, last
 
 
-@triton.jit(do_not_specialize=["T", "NT", "scale"])
+@triton.jit(do_not_specialize=["T", "NT"])
 def _local(
-    q, k, v, b, w, G, L, A, P, W_hat, U_hat, K_t, table, scale, T, NT,
+    k, v, b, w, G, A, W_hat, U_hat, K_t, table, T, NT,
     H, HV, K, V, C: tl.constexpr,
     KP: tl.constexpr, VP: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, GATE: tl.constexpr,
-    B_CHANNEL: tl.constexpr, W_CHANNEL: tl.constexpr, SOLVE: tl.constexpr, OP: tl.constexpr,
-    PREC: tl.constexpr, SOLVE_PREC: tl.constexpr, PACKED: tl.constexpr,
+    B_CHANNEL: tl.constexpr, W_CHANNEL: tl.constexpr, OP: tl.constexpr, PREC: tl.constexpr,
+    PACKED: tl.constexpr,
 ):  # fmt: skip
-    """P, A (where ``SOLVE``, else it is read), W_hat and U_hat.
-
-    With a channel gate P and L are there already (rewy.backends.triton.channel), and K_t is kept.
-    """
+    """W_hat, U_hat and, with a channel gate, K_t."""
     pid = tl.program_id(0)
     m, h = pid // HV, pid % HV
     start, rows = chunk_rows(m, table, T, NT, C, PACKED)
     chunk = pid.to(tl.int64)
     hk = h // (HV // H)
     r = tl.arange(0, C)
-    i, j = r[:, None], r[None, :]
-
-    if GATE < 2:
-        Pt = tl.zeros([C, C], dtype=tl.float32)
-        Lt = tl.zeros([C, C], dtype=tl.float32)
-        for kt in range(0, KP, BK):
-            d = kt + tl.arange(0, BK)
-            kT = load_tokens_t(k, start, rows, hk, H, r, d, K)
-            Pt = dot(load_tokens(q, start, rows, hk, H, r, d, K), kT, Pt, OP, PREC)
-            if SOLVE:
-                bk = load_tokens(k, start, rows, hk, H, r, d, K)
-                if B_CHANNEL:
-                    bk = bk.to(tl.float32) * _erase(b, start, rows, h, HV, r, d, K, B_CHANNEL)
-                Lt = dot(bk, kT, Lt, OP, PREC)
-        if GATE == 1:
-            Gr = tl.load(G + chunk * C + r)
-            e = decay(Gr[:, None] - Gr[None, :])
-            Pt *= e
-            Lt *= e
-        Pt = tl.where(i >= j, Pt * scale, 0.0)
-        tl.store(tile(P, chunk, C, C, r, r), Pt.to(P.dtype.element_ty))
-        if not B_CHANNEL:
-            Lt *= load_rows(b, start, rows, h, HV, r)[:, None]
-        Lt = tl.where(i > j, Lt, 0.0)
-    elif SOLVE:
-        Lt = tl.load(tile(L, chunk, C, C, r, r))
-
-    if SOLVE:
-        At = solve(Lt, C, SOLVE_PREC)
-        tl.store(tile(A, chunk, C, C, r, r), At.to(A.dtype.element_ty))
-    else:
-        At = tl.load(tile(A, chunk, C, C, r, r))
-    At = At.to(OP)
-
+    At = tl.load(tile(A, chunk, C, C, r, r)).to(OP)
     for kt in range(0, KP, BK):
         d = kt + tl.arange(0, BK)
         kt32 = load_tokens(k, start, rows, hk, H, r, d, K).to(tl.float32)

@@ -1,0 +1,58 @@
+"""Every kernel, in every configuration that is chosen for these sizes, compiles for each generation
+of GPUs and fits it; no GPU is needed.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from properties.case import OPERATORS
+from tests.triton.compiling import compile_for, launches, problem, usage
+
+SHARED = {80: 166_912, 90: 232_448, 100: 232_448}  # bytes a program may have
+STACK = 256  # bytes a thread: more would be registers spilled in a loop
+
+FORMS = [
+    # capability, type, K, V, C
+    (90, torch.bfloat16, 128, 128, 64),
+    (90, torch.bfloat16, 64, 64, 64),
+    (90, torch.bfloat16, 256, 256, 64),
+    (90, torch.bfloat16, 16, 32, 16),
+    (90, torch.bfloat16, 100, 60, 32),
+    (90, torch.float16, 128, 128, 64),
+    (90, torch.float32, 128, 128, 64),
+    (80, torch.bfloat16, 128, 128, 64),
+    (100, torch.bfloat16, 128, 128, 64),
+]
+
+
+def _name(value: object) -> str:
+    return str(value).removeprefix("torch.")
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize(("capability", "dtype", "K", "V", "C"), FORMS, ids=_name)
+def test_every_kernel_compiles_and_fits(operator, capability, dtype, K, V, C, record_property):
+    launched = launches(problem(operator, dtype, K, V, C))
+    names = {launch.kernel.__name__ for launch in launched}
+    assert names >= {
+        "_local",
+        "_local_adjoint",
+        "_passes",
+        "_output",
+        "_correction",
+        "_contraction",
+    }
+    for launch in launched:
+        found = usage(compile_for(launch, capability))
+        record_property(launch.kernel.__name__, f"{launch.config} {found}")
+        assert found.shared <= SHARED[capability], (launch.kernel.__name__, launch.config, found)
+        assert found.stack <= STACK, (launch.kernel.__name__, launch.config, found)
+
+
+def test_packed_problems_compile():
+    for launch in launches(problem("kda", torch.bfloat16, 64, 64, 64, packed=True)):
+        compile_for(launch, 90)
