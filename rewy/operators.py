@@ -47,7 +47,8 @@ Arguments common to all
     chunk_size (chunkwise forms): 16, 32, 64 or 128; changes time and memory, not results.
     check_values: check values (g <= 0) also on devices, where that means waiting for them; on the
         CPU they are always checked. Shapes, types, devices and options are checked everywhere.
-    backend: name of a backend; None lets the tensors' device decide.
+    backend: 'eager' (also None), the graph in PyTorch on any device; 'triton', kernels for NVIDIA
+        GPUs, on trial (no float64); 'naive', the seven-product backward, for comparison.
 
 Returns ``(o, final_state)``: ``[B, T, HV, V]`` in q's type, ``[N, HV, K, V]`` float32 (float64 for
 float64) or None. Every tensor argument gets a gradient, through both results; second derivatives

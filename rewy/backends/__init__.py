@@ -1,12 +1,8 @@
-"""Backends: who computes. Chosen by the device the tensors lie on, overridden by name; nothing ever
-moves.
-"""
+"""Backends: who computes, on the device where the tensors lie; nothing ever moves."""
 
 from __future__ import annotations
 
 import importlib
-import warnings
-from functools import cache
 from typing import Protocol
 
 from torch import Tensor
@@ -37,12 +33,11 @@ class Backend(Protocol):
         """Gradients of the problem's tensors, in their shapes and types."""
 
 
-# What a device type prefers to the eager graph. 'naive' is for ablation and testing: by name only.
-_PREFERRED = {"cuda": "triton"}
+# By name only: 'naive', which is for ablation and testing, and 'triton', until the property suite
+# has passed in full on the GPUs it is meant for.
 _NAMES = ("eager", "naive", "triton")
 
 
-@cache
 def _backend(name: str) -> Backend:
     """The backend of that name; Triton is imported when somebody first needs it."""
     if name == "triton":
@@ -50,22 +45,16 @@ def _backend(name: str) -> Backend:
     return {"eager": eager, "naive": naive}[name]
 
 
-@cache
-def _say_once(message: str) -> None:
-    warnings.warn(message, stacklevel=5)
-
-
 def select(problem: Problem, name: str | None = None) -> Backend:
-    """The backend for a problem: the one named, or its device's own where that takes it.
-
-    Where a device's own cannot take a problem, the eager graph does, on the same device; a warning
-    says so once.
+    """The backend for a problem: the one named, or the eager graph, which takes every problem on
+    the device where it lies.
 
     Raises:
-        ValueError: no backend has that name, or the one named cannot take the problem.
+        ValueError: no backend has that name, or the one named cannot be loaded or cannot take the
+            problem.
     """
     if name is None:
-        return _by_device(problem)
+        return eager
     if not isinstance(name, str) or name not in _NAMES:
         raise ValueError(f"backend must be one of {list(_NAMES)} or None, got {name!r}")
     try:
@@ -74,19 +63,4 @@ def select(problem: Problem, name: str | None = None) -> Backend:
         raise ValueError(f"backend {name!r} cannot be loaded: {error}") from error
     if (reason := backend.unsupported(problem)) is not None:
         raise ValueError(f"backend {name!r} cannot take this problem: {reason}")
-    return backend
-
-
-def _by_device(problem: Problem) -> Backend:
-    name = _PREFERRED.get(problem.tensors.q.device.type)
-    if name is None:
-        return eager
-    try:
-        backend = _backend(name)
-    except ImportError as error:
-        _say_once(f"rewy: backend {name!r} cannot be loaded ({error}); the eager graph stands in")
-        return eager
-    if (reason := backend.unsupported(problem)) is not None:
-        _say_once(f"rewy: backend {name!r}: {reason}; the eager graph stands in")
-        return eager
     return backend

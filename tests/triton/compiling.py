@@ -114,7 +114,7 @@ def usage(compiled: Any) -> Usage:
 def problem(
     operator: str, dtype: torch.dtype, K: int, V: int, C: int, packed: bool = False
 ) -> Problem:
-    """A problem on the CPU that only its shapes matter of: two heads a group, states, a remainder."""
+    """One whose values do not matter, on the CPU: two heads a group, states, a remainder."""
     B, T, H, HV = 1, 2 * C + 3, 2, 4
     channels = {"gated_delta_rule": 1, "kda": K, "gdn2": K}.get(operator)
     wide = operator == "gdn2"

@@ -1,0 +1,211 @@
+"""Try configurations of the Triton kernels on the GPU at hand: first right, then fast.
+
+    python benchmarks/tune.py --operator kda --kernel contraction [--sequences 8 --tokens 2048]
+
+Every candidate is compiled and checked in a process of its own, against the eager graph in float64:
+a configuration that Triton compiles wrongly may fault, and a fault ends its process. The right ones
+are then timed, fastest first. What is chosen goes into rewy/backends/triton/configs.py by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import multiprocessing
+import statistics
+import sys
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid, normalize
+
+OPERATORS = ("delta_rule", "gated_delta_rule", "kda", "gdn2")
+CHECKED_TOKENS = 200
+# ||error|| / ||truth|| of a right kernel at bfloat16 is 2e-3 to 8e-3, of a wrong one 1e-1 or more.
+LARGEST_ERROR = 2e-2
+
+# Tile sizes that are tried; 0 where a kernel has no such tile.
+TILES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+    "channel_scores": ((32, 64, 128), (0,)),
+    "channel_contraction": ((16, 32, 64, 128), (0,)),
+    "scores": ((32, 64, 128), (0,)),
+    "solve": ((0,), (0,)),
+    "local": ((64, 128), (64, 128)),
+    "local_adjoint": ((64, 128), (64, 128)),
+    "passes": ((0,), (16, 32, 64)),
+    "output": ((64, 128), (64, 128)),
+    "correction": ((0,), (32, 64, 128)),
+    "contraction": ((64, 128), (32, 64, 128)),
+}
+STAGES = (2, 3, 4)  # one stage faults on Hopper with Triton 3.6
+
+
+class Job(NamedTuple):
+    """One candidate: BK, BV, warps, stages of a kernel in an operator's graph."""
+
+    operator: str
+    kernel: str
+    config: tuple[int, int, int, int]
+
+
+class Outcome(NamedTuple):
+    """Whether a candidate is right, and what it takes or why not."""
+
+    job: Job
+    right: bool
+    told: str
+
+
+def candidates(kernel: str) -> list[tuple[int, int, int, int]]:
+    """Every configuration that is tried for a kernel."""
+    warps = (1, 2, 4) if kernel.startswith("channel") else (4, 8)
+    return list(itertools.product(*TILES[kernel], warps, STAGES))
+
+
+def make_problem(operator: str, B: int, T: int, H: int, size: int, policy: str):
+    """A training step's problem in bfloat16, unit keys and gates of a trained layer's size, and the
+    adjoint of its outputs.
+    """
+    from rewy.problem import Problem, Spec, Tensors
+
+    generator = torch.Generator("cuda").manual_seed(0)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, device="cuda", generator=generator)
+
+    def uniform(*shape: int) -> Tensor:
+        return torch.rand(*shape, device="cuda", generator=generator)
+
+    channels = {"gated_delta_rule": 1, "kda": size, "gdn2": size}.get(operator)
+    spec = Spec(
+        B, T, H, H, size, size, tuple(range(0, B * T + 1, T)), size**-0.5, 64, policy,
+        output_final_state=False, state_v_first=False, l2norm=False, gate_activation=False,
+        lower_bound=None, beta_activation=False, neg_eigval=False, compute_dtype=torch.float32,
+    )  # fmt: skip
+    q, k = (normalize(normal(B, T, H, size), dim=-1).bfloat16() for _ in range(2))
+    tensors = Tensors(
+        q=q,
+        k=k,
+        v=normal(B, T, H, size).bfloat16(),
+        g=None if channels is None else logsigmoid(normal(B, T, H, channels)) / 8,
+        b=uniform(B, T, H, size if operator == "gdn2" else 1).bfloat16(),
+        w=uniform(B, T, H, size).bfloat16() if operator == "gdn2" else None,
+        h0=None,
+        A_log=None,
+        dt_bias=None,
+    )
+    return Problem(spec, tensors), normal(B, T, H, size).bfloat16()
+
+
+def choose(job: Job) -> None:
+    """Have the graph use the candidate from here on."""
+    from rewy.backends.triton import configs
+
+    configs._BFLOAT16[job.kernel, job.operator in ("kda", "gdn2")] = job.config
+
+
+def error_of(operator: str, H: int, size: int) -> float:
+    """The largest relative error of any result, both policies, and inf where they differ."""
+    from rewy.backends.eager import eager
+    from rewy.backends.triton import triton
+    from rewy.problem import Problem, Tensors
+
+    problem, do = make_problem(operator, 1, CHECKED_TOKENS, H, size, "save")
+    o, _, saved = triton.forward(problem)
+    found = [o, *triton.backward(problem, saved, do, None)]
+    other = Problem(replace(problem.spec, policy="recompute"), problem.tensors)
+    again = [o, *triton.backward(other, (saved[0], None, None, None), do, None)]
+    if not all(torch.equal(x, y) for x, y in zip(found, again, strict=True) if x is not None):
+        return float("inf")
+    wide = (None if x is None else x.double() for x in problem.tensors)
+    exact = Problem(replace(problem.spec, compute_dtype=torch.float64), Tensors(*wide))
+    o, _, saved = eager.forward(exact)
+    truth = [o, *eager.backward(exact, saved, do.double(), None)]
+    errors = [
+        float((x.double() - y).norm() / y.norm())
+        for x, y in zip(found, truth, strict=True)
+        if y is not None
+    ]
+    return max(errors) if all(e == e for e in errors) else float("inf")
+
+
+def check(work: tuple[Job, int, int]) -> Outcome:
+    """Compile and check one candidate."""
+    job, H, size = work
+    try:
+        choose(job)
+        error = error_of(job.operator, H, size)
+    except Exception as failure:  # a fault is an outcome
+        return Outcome(job, False, f"{type(failure).__name__}: {str(failure).splitlines()[0][:80]}")
+    return Outcome(job, error <= LARGEST_ERROR, f"error {error:.1e}")
+
+
+def time_candidates(work: tuple[list[Job], argparse.Namespace]) -> list[tuple[float, Job]]:
+    """Milliseconds of the kernel in each of the candidates, medians, fastest first."""
+    from triton.testing import do_bench
+
+    from rewy.backends.triton import run, triton
+
+    jobs, options = work
+    start, launches = run.start, []
+
+    def record(kernel, programs, config, arguments, constants):
+        start(kernel, programs, config, arguments, constants)
+        launches.append((kernel.__name__, (kernel, programs, config, arguments, constants)))
+
+    run.start = record
+    times = []
+    for job in jobs:
+        choose(job)
+        problem, do = make_problem(
+            job.operator, options.sequences, options.tokens, options.heads, options.size, "save"
+        )
+        launches.clear()
+        _, _, saved = triton.forward(problem)
+        triton.backward(problem, saved, do, None)
+        mine = [launch for name, launch in launches if name == f"_{job.kernel}"]
+        each = [do_bench(lambda x=x: start(*x), return_mode="median") for x in mine]
+        times.append((statistics.fmean(each), job))
+    return sorted(times)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--operator", choices=OPERATORS, nargs="+", default=["gated_delta_rule"])
+    parser.add_argument("--kernel", choices=sorted(TILES), nargs="+", required=True)
+    parser.add_argument("--sequences", type=int, default=1)
+    parser.add_argument("--tokens", type=int, default=8192)
+    parser.add_argument("--heads", type=int, default=16)
+    parser.add_argument("--size", type=int, default=128, help="K = V")
+    parser.add_argument("--processes", type=int, default=8)
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("tune.py needs an NVIDIA GPU: torch.cuda.is_available() is False")
+    jobs = [
+        Job(operator, kernel, config)
+        for operator in options.operator
+        for kernel in options.kernel
+        for config in candidates(kernel)
+    ]
+    context = multiprocessing.get_context("spawn")
+    right: dict[tuple[str, str], list[Job]] = {}
+    with context.Pool(options.processes, maxtasksperchild=1) as pool:
+        work = ((job, options.heads, options.size) for job in jobs)
+        for done, outcome in enumerate(pool.imap_unordered(check, work), 1):
+            job = outcome.job
+            if outcome.right:
+                right.setdefault((job.operator, job.kernel), []).append(job)
+            word = "right" if outcome.right else "WRONG"
+            print(f"{done} of {len(jobs)}: {word} {job} {outcome.told}", file=sys.stderr)
+    for operator, kernel in itertools.product(options.operator, options.kernel):
+        with context.Pool(1) as pool:
+            work = (sorted(right.get((operator, kernel), [])), options)
+            for milliseconds, job in pool.apply(time_candidates, (work,)):
+                print(json.dumps({**job._asdict(), "milliseconds": round(milliseconds, 4)}))
+
+
+if __name__ == "__main__":
+    main()

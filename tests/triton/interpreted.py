@@ -1,0 +1,67 @@
+"""Examine the kernels in Triton's interpreter: ``python -m tests.triton.interpreted OPERATOR``.
+
+A process of its own, because the interpreter replaces Triton for the whole process. It is slow (a
+tenth of a second a chunk), so the cases are small and chosen; the drawn ones are for the GPU.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import tests.triton.interpreter  # noqa: F401  (before anything imports triton)
+from properties import session
+from properties.case import Case
+from properties.implementations import find
+from properties.law import load_laws
+
+LAWS = ("results_are_within_budget", "policies_are_bitwise_equal")
+SMALL = {"heads": 1, "head_size": 12, "value_size": 9, "chunk_size": 16}
+
+
+def cases(operator: str) -> list[Case]:
+    """Every kernel in its forms: groups, packing, states both ways, gates of every kind, types."""
+    gated = operator != "delta_rule"
+    raw = {"gate_in_kernel": True, "gates": "raw", "dt_bias": True} if gated else {}
+
+    def case(**changes: object) -> Case:
+        return Case(operator=operator, **{**SMALL, **changes})
+
+    def gates(name: str) -> dict[str, str]:
+        return {"gates": name} if gated else {}
+
+    return [
+        case(
+            lengths=(19,), groups=2, initial_state="random", through="both", **gates("log_uniform")
+        ),
+        case(
+            lengths=(0, 1, 17, 16), packed=True, initial_state="random", through="both",
+            state_v_first=True, **gates("resets"),
+        ),
+        case(lengths=(33,), chunk_size=32, keys="correlated", key_spread=-6, **gates("past_88")),
+        case(lengths=(70,), chunk_size=64, head_size=17, through="state", **gates("past_700")),
+        case(lengths=(20,), dtype="float16", qk_l2norm=True, beta_sigmoid=True, **raw),
+        case(lengths=(40,), dtype="bfloat16", chunk_size=32, groups=2, **gates("saturated")),
+        case(lengths=(1,), head_size=1, value_size=1, **gates("zero")),
+        case(lengths=(0,), initial_state="random", through="both"),
+    ]  # fmt: skip
+
+
+def main(operator: str) -> int:
+    """Print what fails; the exit status is how many did."""
+    session.configure(("triton",), "cpu", None, journalling=False)
+    laws, triton = load_laws(), find("triton")
+    failures = 0
+    for case in cases(operator):
+        assert triton.refuses(case, "cpu") is None, case
+        for name in LAWS:
+            try:
+                laws[name].examine(case, triton)
+            except AssertionError as failure:
+                failures += 1
+                print(failure)
+    print(f"{operator}: {len(cases(operator))} cases, {failures} failures")
+    return failures
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,53 @@
+"""When the Triton backend takes a problem, without a GPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import rewy
+
+pytest.importorskip("triton")
+
+ROOT = Path(__file__).parents[2]
+
+
+def _call(**changes: object) -> tuple[torch.Tensor, torch.Tensor | None]:
+    q = torch.ones(1, 3, 1, 4)
+    return rewy.chunk_delta_rule(q, q, q, torch.full((1, 3, 1), 0.25), **changes)
+
+
+def test_tensors_on_the_cpu_are_refused_and_not_moved():
+    with pytest.raises(ValueError, match=r"'triton'.*NVIDIA GPU, got cpu"):
+        _call(backend="triton")
+
+
+def test_nobody_loads_triton_unasked():
+    code = "import sys, rewy; assert not any(name.startswith('triton') for name in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_interpreted_it_takes_float32_and_refuses_float64():
+    code = """
+import torch, rewy
+import tests.triton.interpreter
+q = torch.ones(1, 3, 1, 4)
+beta = torch.full((1, 3, 1), 0.25)
+o, _ = rewy.chunk_delta_rule(q, q, q, beta, backend="triton")
+assert torch.allclose(o, rewy.chunk_delta_rule(q, q, q, beta)[0])
+one, _ = rewy.fused_recurrent_delta_rule(q, q, q, beta, backend="triton")
+assert torch.allclose(o, one)
+try:
+    rewy.chunk_delta_rule(q.double(), q.double(), q.double(), beta.double(), backend="triton")
+except ValueError as error:
+    assert "float64" in str(error)
+else:
+    raise AssertionError("float64 was taken")
+"""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, env=environment)
