@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import Tensor
 
 from rewy.backends.triton import graph
 from rewy.problem import Problem, Tensors
+
+
+def _where(problem: Problem) -> AbstractContextManager:
+    """Kernels start on the current device; make that the tensors'."""
+    device = problem.tensors.q.device
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 class Triton:
@@ -27,11 +35,13 @@ class Triton:
 
     def forward(self, problem: Problem) -> tuple[Tensor, Tensor | None, tuple[Tensor | None, ...]]:
         """See :func:`rewy.backends.triton.graph.forward`."""
-        return graph.forward(problem)
+        with _where(problem):
+            return graph.forward(problem)
 
     def decode(self, problem: Problem) -> tuple[Tensor, Tensor | None, tuple[Tensor | None, ...]]:
         """See :func:`rewy.backends.triton.graph.decode`; nothing is kept but the inputs."""
-        return *graph.decode(problem), graph.Saved(None, None, None, None)
+        with _where(problem):
+            return *graph.decode(problem), graph.Saved(None, None, None, None)
 
     def backward(
         self,
@@ -41,7 +51,8 @@ class Triton:
         dht: Tensor | None,
     ) -> Tensors:
         """See :func:`rewy.backends.triton.graph.backward`."""
-        return graph.backward(problem, graph.Saved(*saved), do, dht)
+        with _where(problem):
+            return graph.backward(problem, graph.Saved(*saved), do, dht)
 
 
 triton = Triton()

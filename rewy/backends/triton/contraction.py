@@ -33,7 +33,7 @@ def _contraction(
 ):  # fmt: skip
     pid = tl.program_id(0)
     NK: tl.constexpr = KP // BK
-    part, pid = pid % NK, pid // NK
+    part, pid = (pid % NK).to(tl.int64), pid // NK
     m, h = pid // HV, pid % HV
     start, rows = chunk_rows(m, table, T, NT, C, PACKED)
     chunk = pid.to(tl.int64)
@@ -84,7 +84,7 @@ def _contraction(
         at = tile(D_local, chunk, C, KP, r, d)
         Dq += tl.load(at)
         Dbk += tl.load(at + D_stride)
-        Dk = tl.load(at + 2 * D_stride)
+        Dk = tl.load(at + D_stride + D_stride)  # not 2 *, which may pass 2**31
     else:
         dPt, dPT = tl.load(tile(dP, chunk, C, C, r, r)), tl.load(tile_t(dP, chunk, C, C, r, r))
         dLt, dLT = tl.load(tile(dL, chunk, C, C, r, r)), tl.load(tile_t(dL, chunk, C, C, r, r))

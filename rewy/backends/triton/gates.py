@@ -70,17 +70,18 @@ def _gate_reduction(
     first, rows = chunk_rows(m, table, T, NT, C, PACKED)
     r = tl.arange(0, C)
     at = chunk.to(tl.int64) * C + r
+    wide = tl.zeros([1], dtype=tl.int64) + stride  # parts times stride may pass 2**31
     zero = tl.arange(0, 1)
     if HAS_G:
         x = tl.zeros([C], dtype=tl.float32)
         for part in range(0, parts):
-            x += tl.load(dG + part * stride + at)
+            x += tl.load(dG + part * wide + at)
         x = tl.cumsum(x, 0, reverse=True)
         store_tokens(dg, first, rows, h, HV, r, zero, 1, x[:, None])
     if HAS_B:
         x = tl.zeros([C], dtype=tl.float32)
         for part in range(0, parts):
-            x += tl.load(db_erase + part * stride + at)
+            x += tl.load(db_erase + part * wide + at)
         if HAS_W:
             x += tl.load(db_write + at)
         store_tokens(db, first, rows, h, HV, r, zero, 1, x[:, None])
