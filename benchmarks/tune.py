@@ -12,9 +12,9 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import multiprocessing
-import statistics
+import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -59,6 +59,14 @@ class Outcome(NamedTuple):
     told: str
 
 
+def launched(operator: str, kernel: str) -> bool:
+    """Whether an operator's graph has the kernel."""
+    per_channel = operator in ("kda", "gdn2")
+    if kernel.startswith("channel"):
+        return per_channel
+    return kernel != "scores" or not per_channel
+
+
 def candidates(kernel: str) -> list[tuple[int, int, int, int]]:
     """Every configuration that is tried for a kernel."""
     warps = (1, 2, 4) if kernel.startswith("channel") else (4, 8)
@@ -101,10 +109,15 @@ def make_problem(operator: str, B: int, T: int, H: int, size: int, policy: str):
 
 
 def choose(job: Job) -> None:
-    """Have the graph use the candidate from here on."""
-    from rewy.backends.triton import configs
+    """Have the graph use the candidate as it is from here on."""
+    from rewy.backends.triton import configs, run
 
-    configs._BFLOAT16[job.kernel, job.operator in ("kda", "gdn2")] = job.config
+    def config(kernel: str, *problem: object) -> configs.Config:
+        if kernel == job.kernel:
+            return configs.Config(*job.config)
+        return configs.config(kernel, *problem)
+
+    run.config = config
 
 
 def error_of(operator: str, H: int, size: int) -> float:
@@ -132,24 +145,30 @@ def error_of(operator: str, H: int, size: int) -> float:
     return max(errors) if all(e == e for e in errors) else float("inf")
 
 
-def check(work: tuple[Job, int, int]) -> Outcome:
-    """Compile and check one candidate."""
-    job, H, size = work
-    try:
-        choose(job)
-        error = error_of(job.operator, H, size)
-    except Exception as failure:  # a fault is an outcome
-        return Outcome(job, False, f"{type(failure).__name__}: {str(failure).splitlines()[0][:80]}")
+def in_a_process(step: str, jobs: list[Job], options: argparse.Namespace) -> tuple[int, list]:
+    """(exit status, the JSON lines printed) of a step in a process of its own."""
+    command = [sys.executable, __file__, "--step", step, "--jobs", json.dumps(jobs)]
+    for name in ("sequences", "tokens", "heads", "size"):
+        command += [f"--{name}", str(getattr(options, name))]
+    run = subprocess.run(command, capture_output=True, text=True)
+    return run.returncode, [json.loads(line) for line in run.stdout.splitlines()]
+
+
+def check(job: Job, options: argparse.Namespace) -> Outcome:
+    """Compile and check one candidate; a fault is an outcome, too."""
+    status, lines = in_a_process("check", [job], options)
+    if status or not lines:
+        return Outcome(job, False, f"its process ended with {status}")
+    (error,) = lines
     return Outcome(job, error <= LARGEST_ERROR, f"error {error:.1e}")
 
 
-def time_candidates(work: tuple[list[Job], argparse.Namespace]) -> list[tuple[float, Job]]:
-    """Milliseconds of the kernel in each of the candidates, medians, fastest first."""
+def time_candidates(jobs: list[Job], options: argparse.Namespace) -> list[tuple[dict, Job]]:
+    """Milliseconds of each launch of the kernel, medians, by policy; fastest candidate first."""
     from triton.testing import do_bench
 
     from rewy.backends.triton import run, triton
 
-    jobs, options = work
     start, launches = run.start, []
 
     def record(kernel, programs, config, arguments, constants):
@@ -160,16 +179,19 @@ def time_candidates(work: tuple[list[Job], argparse.Namespace]) -> list[tuple[fl
     times = []
     for job in jobs:
         choose(job)
-        problem, do = make_problem(
-            job.operator, options.sequences, options.tokens, options.heads, options.size, "save"
-        )
-        launches.clear()
-        _, _, saved = triton.forward(problem)
-        triton.backward(problem, saved, do, None)
-        mine = [launch for name, launch in launches if name == f"_{job.kernel}"]
-        each = [do_bench(lambda x=x: start(*x), return_mode="median") for x in mine]
-        times.append((statistics.fmean(each), job))
-    return sorted(times)
+        found = {}
+        for policy in ("recompute", "save"):
+            problem, do = make_problem(
+                job.operator, options.sequences, options.tokens, options.heads, options.size, policy
+            )
+            launches.clear()
+            _, _, saved = triton.forward(problem)
+            triton.backward(problem, saved, do, None)
+            mine = [launch for name, launch in launches if name == f"_{job.kernel}"]
+            each = (do_bench(lambda x=x: start(*x), return_mode="median") for x in mine)
+            found[policy] = [round(milliseconds, 4) for milliseconds in each]
+        times.append((found, job))
+    return sorted(times, key=lambda pair: sum(pair[0]["recompute"]))
 
 
 def main() -> None:
@@ -181,30 +203,40 @@ def main() -> None:
     parser.add_argument("--heads", type=int, default=16)
     parser.add_argument("--size", type=int, default=128, help="K = V")
     parser.add_argument("--processes", type=int, default=8)
+    parser.add_argument("--step", choices=("check", "time"), help=argparse.SUPPRESS)
+    parser.add_argument("--jobs", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("tune.py needs an NVIDIA GPU: torch.cuda.is_available() is False")
-    jobs = [
-        Job(operator, kernel, config)
-        for operator in options.operator
-        for kernel in options.kernel
-        for config in candidates(kernel)
+    if options.step:
+        work(options.step, [Job(*job) for job in options.jobs], options)
+        return
+    pairs = [
+        pair for pair in itertools.product(options.operator, options.kernel) if launched(*pair)
     ]
-    context = multiprocessing.get_context("spawn")
-    right: dict[tuple[str, str], list[Job]] = {}
-    with context.Pool(options.processes, maxtasksperchild=1) as pool:
-        work = ((job, options.heads, options.size) for job in jobs)
-        for done, outcome in enumerate(pool.imap_unordered(check, work), 1):
-            job = outcome.job
-            if outcome.right:
-                right.setdefault((job.operator, job.kernel), []).append(job)
-            word = "right" if outcome.right else "WRONG"
-            print(f"{done} of {len(jobs)}: {word} {job} {outcome.told}", file=sys.stderr)
-    for operator, kernel in itertools.product(options.operator, options.kernel):
-        with context.Pool(1) as pool:
-            work = (sorted(right.get((operator, kernel), [])), options)
-            for milliseconds, job in pool.apply(time_candidates, (work,)):
-                print(json.dumps({**job._asdict(), "milliseconds": round(milliseconds, 4)}))
+    jobs = [Job(*pair, config) for pair in pairs for config in candidates(pair[1])]
+    right: dict[tuple[str, str], list[Job]] = {pair: [] for pair in pairs}
+    with ThreadPoolExecutor(options.processes) as pool:
+        outcomes = pool.map(lambda job: check(job, options), jobs)
+        for done, (job, is_right, told) in enumerate(outcomes, 1):
+            if is_right:
+                right[job.operator, job.kernel].append(job)
+            word = "right" if is_right else "WRONG"
+            print(f"{done} of {len(jobs)}: {word} {job} {told}", file=sys.stderr)
+    for pair in pairs:
+        _, lines = in_a_process("time", right[pair], options)
+        for line in lines:
+            print(json.dumps(line))
+
+
+def work(step: str, jobs: list[Job], options: argparse.Namespace) -> None:
+    """One step, in this process: JSON lines to standard output."""
+    if step == "check":
+        choose(jobs[0])
+        print(json.dumps(error_of(jobs[0].operator, options.heads, options.size)))
+        return
+    for milliseconds, job in time_candidates(jobs, options):
+        print(json.dumps({**job._asdict(), "milliseconds": milliseconds}))
 
 
 if __name__ == "__main__":

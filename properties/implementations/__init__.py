@@ -10,7 +10,8 @@ from properties.implementations import ours, theirs
 from properties.implementations.base import Implementation, TorchOperators
 
 DEFAULT = ("eager", "eager-save", "naive")
-ON = {"cuda": ("triton", "triton-save", "eager")}  # where a device has kernels of its own
+# Where a device has kernels of its own.
+ON = {"cuda": ("triton", "triton-save", "eager", "eager-save")}
 BUILT_IN: dict[str, Implementation] = {
     implementation.name: implementation
     for implementation in (*ours.eager(), *ours.kernels(), theirs.FlashLinearAttention())

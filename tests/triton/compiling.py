@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -54,10 +55,13 @@ def recorded() -> Iterator[list[Launch]]:
 
 
 def launches(problem: Problem) -> list[Launch]:
-    """Everything that forward, backward and decoding of a problem launch."""
+    """Everything that forward, backward and decoding of a problem launch, with the loss through o
+    and through the final states.
+    """
     with recorded() as found:
-        o, _, saved = graph.forward(problem)
+        o, ht, saved = graph.forward(problem)
         graph.backward(problem, saved, torch.zeros_like(o), None)
+        graph.backward(problem, saved, None, ht)
         graph.decode(problem)
     return found
 
@@ -112,7 +116,7 @@ def usage(compiled: Any) -> Usage:
 
 
 def problem(
-    operator: str, dtype: torch.dtype, K: int, V: int, C: int, packed: bool = False
+    operator: str, dtype: torch.dtype, K: int, V: int, C: int, packed: bool = False, **changes: Any
 ) -> Problem:
     """One whose values do not matter, on the CPU: two heads a group, states, a remainder."""
     B, T, H, HV = 1, 2 * C + 3, 2, 4
@@ -124,6 +128,7 @@ def problem(
         output_final_state=True, state_v_first=False, l2norm=False, gate_activation=False,
         lower_bound=None, beta_activation=False, neg_eigval=False, compute_dtype=torch.float32,
     )  # fmt: skip
+    spec = replace(spec, **changes)
     tensors = Tensors(
         q=zeros(B, T, H, K, dtype=dtype),
         k=zeros(B, T, H, K, dtype=dtype),
@@ -131,7 +136,7 @@ def problem(
         g=None if channels is None else zeros(B, T, HV, channels),
         b=zeros(B, T, HV, K if wide else 1),
         w=zeros(B, T, HV, V) if wide else None,
-        h0=zeros(spec.N, HV, K, V),
+        h0=zeros(spec.N, HV, *((V, K) if spec.state_v_first else (K, V))),
         A_log=None,
         dt_bias=None,
     )

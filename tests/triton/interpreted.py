@@ -14,7 +14,11 @@ from properties.case import Case
 from properties.implementations import find
 from properties.law import load_laws
 
-LAWS = ("results_are_within_budget", "policies_are_bitwise_equal")
+LAWS = (
+    "results_are_within_budget",
+    "policies_are_bitwise_equal",
+    "decoding_equals_chunkwise",
+)
 SMALL = {"heads": 1, "head_size": 12, "value_size": 9, "chunk_size": 16}
 
 

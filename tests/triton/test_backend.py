@@ -51,3 +51,22 @@ else:
 """
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, env=environment)
+
+
+def test_a_gate_that_forgets_gets_no_gradient():
+    code = """
+import torch, rewy
+import tests.triton.interpreter
+torch.manual_seed(0)
+for operator, channels in (("gated_delta_rule", ()), ("kda", (5,))):
+    q, k, v = torch.nn.functional.normalize(torch.randn(3, 1, 20, 1, 5), dim=-1)
+    g = torch.where(torch.rand(1, 20, 1, *channels) < 0.3, -torch.inf, -torch.rand(1))
+    g[0, 7] = -200.0  # exp(-200) is 0 in float32
+    g.requires_grad_()
+    function = getattr(rewy, f"chunk_{operator}")
+    o, _ = function(q, k, 1e4 * v, g, torch.rand(1, 20, 1), backend="triton", chunk_size=16)
+    (dg,) = torch.autograd.grad(o.square().sum(), g)
+    assert not dg[g.exp() == 0].any() and dg.abs().max() > 0
+"""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, env=environment)

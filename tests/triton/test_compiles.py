@@ -51,6 +51,20 @@ def test_every_kernel_compiles_and_fits(operator, capability, dtype, K, V, C, re
             assert found.stack <= STACK, (launch.kernel.__name__, launch.config, found)
 
 
-def test_packed_problems_compile():
-    for launch in launches(problem("kda", torch.bfloat16, 64, 64, 64, packed=True)):
-        compile_for(launch, 90)
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_the_other_forms_compile_and_fit(operator):
+    other = problem(
+        operator, torch.bfloat16, 128, 64, 64, packed=True, policy="save", state_v_first=True
+    )
+    for launch in launches(other):
+        assert usage(compile_for(launch, 90)).shared <= SHARED[90], launch.kernel.__name__
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_numbers_that_launches_are_remembered_without_are_not_specialised(operator):
+    # rewy.backends.triton.start knows an argument by its form: two numbers must not need two codes.
+    for launch in launches(problem(operator, torch.bfloat16, 64, 64, 64)):
+        numbers = launch.kernel.params[: len(launch.arguments)]
+        for parameter, value in zip(numbers, launch.arguments, strict=True):
+            if isinstance(value, int | float):
+                assert parameter.do_not_specialize, (launch.kernel.__name__, parameter.name)

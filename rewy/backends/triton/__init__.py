@@ -10,6 +10,10 @@ from torch import Tensor
 from rewy.backends.triton import graph
 from rewy.problem import Problem, Tensors
 
+# What the state passes take at most, by tests/triton/test_compiles.py: an A100 has the first, an
+# H100 and later the second.
+SHARED, SHARED_WIDE = 166_912, 232_448
+
 
 def _where(problem: Problem) -> AbstractContextManager:
     """Kernels start on the current device; make that the tensors'."""
@@ -27,10 +31,16 @@ class Triton:
         from triton import knobs
 
         q = problem.tensors.q
-        if q.device.type != "cuda" and not knobs.runtime.interpret:
-            return f"it needs an NVIDIA GPU, got {q.device}"
         if q.dtype == torch.float64:
             return "it has no float64 kernels"
+        if knobs.runtime.interpret:
+            return None
+        if q.device.type != "cuda" or torch.version.hip is not None:
+            return f"it needs an NVIDIA GPU, got {q.device}"
+        has = torch.cuda.get_device_properties(q.device).shared_memory_per_block_optin
+        needs = SHARED_WIDE if problem.spec.K > 128 else SHARED
+        if has < needs:
+            return f"K = {problem.spec.K} needs {needs} bytes of shared memory a block, got {has}"
         return None
 
     def forward(self, problem: Problem) -> tuple[Tensor, Tensor | None, tuple[Tensor | None, ...]]:

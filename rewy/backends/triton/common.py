@@ -42,6 +42,7 @@ def load_tokens_t(x, start, rows, h, heads, r, d, D):
 
 @triton.jit
 def store_tokens(x, start, rows, h, heads, r, d, D, value):
+    """Write ``[C, BD]`` to tokens ``[B * T, heads, D]``, in their type; nothing outside."""
     at = x + ((start + r) * heads + h)[:, None] * D + d[None, :]
     tl.store(at, value.to(x.dtype.element_ty), mask=(r < rows)[:, None] & (d < D)[None, :])
 
@@ -65,13 +66,23 @@ def tile_t(x, chunk, R: tl.constexpr, D, r, d):
 
 
 @triton.jit
+def forgets(own, before):
+    """Whether a row's gate is a factor of 0, by its sum and that of the row before."""
+    return own - before < -150.0  # 2**-149 is the smallest float32
+
+
+@triton.jit
 def decay(exponent):
-    """``2**exponent`` of a sum of gates over a stretch: never above 1, whatever rounding says."""
-    return tl.exp2(tl.minimum(exponent, 0.0).to(tl.float32))
+    """``2**exponent`` of a sum of gates over a stretch: never above 1, whatever rounding says.
+
+    Not by ``tl.minimum``, which answers 0 for NaN.
+    """
+    return tl.exp2(tl.where(exponent > 0, 0.0, exponent).to(tl.float32))
 
 
 @triton.jit
 def dot(x, y, acc, OP: tl.constexpr, PREC: tl.constexpr):
+    """``acc + x @ y``, operands in ``OP``, accumulated in float32."""
     return tl.dot(x.to(OP), y.to(OP), acc, input_precision=PREC)
 
 

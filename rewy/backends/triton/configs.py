@@ -1,10 +1,11 @@
 """Tile sizes, warps and pipeline stages of each kernel.
 
-Tried on an H200 with Triton 3.6; every entry is under test on the device, since Triton has compiled
-wrong code for single configurations before. Seen there, in kernels that are right in the
-interpreter and in every other form: products of Hopper's warp groups (four warps or more) with
-tiles of 16 or 32 columns give wrong sums or fault. Below 64 rows or columns the kernels therefore
-run on two warps, which use the older matrix instruction.
+Tried on an H200 with Triton 3.6, each against float64 on the device, since Triton has compiled
+wrong code for single configurations. Seen there, in kernels that are right in the interpreter and
+in their other forms: the contraction with tiles of 16 or 32 key channels on four warps (wrong dk
+and dg, or a fault), with 16 on eight, and 128 by 64 on four; the state passes with one pipeline
+stage on four. Warp groups multiply from four warps on; below 64 rows or channels the kernels
+therefore run on two, which use the older matrix instruction, with two stages or more.
 """
 
 from __future__ import annotations

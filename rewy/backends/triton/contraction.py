@@ -15,6 +15,7 @@ from rewy.backends.triton.common import (
     chunk_rows,
     decay,
     dot,
+    forgets,
     load_rows,
     load_tokens,
     store_tokens,
@@ -100,7 +101,10 @@ def _contraction(
         at_end = tl.sum(ends, 0) + kept
         if GATE == 2:
             dG += tl.where(r[:, None] == rows - 1, at_end[None, :], 0.0)
-            store_tokens(dg, start, rows, h, HV, r, d, K, tl.cumsum(dG, 0, reverse=True))
+            dG = tl.cumsum(dG, 0, reverse=True)
+            # Across a decay of 0 nothing flows: what is left there is rounding.
+            before = tl.load(tile(G, chunk, C, KP, r - 1, d), mask=(r > 0)[:, None], other=0)
+            store_tokens(dg, start, rows, h, HV, r, d, K, tl.where(forgets(Gt, before), 0.0, dG))
         else:
             x = tl.sum(dG, 1) + tl.where(r == rows - 1, tl.sum(at_end), 0.0)
             tl.store(dG_head + part * parts_stride + chunk * C + r, x)

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rewy.backends.triton.common import chunk_rows, load_tokens, store_tokens, tile
+from rewy.backends.triton.common import chunk_rows, forgets, load_tokens, store_tokens, tile
 from rewy.backends.triton.configs import Config
 from rewy.backends.triton.start import start
 from rewy.backends.triton.tiles import Tiles
@@ -37,7 +37,7 @@ def _gate_sums(
     x = tl.where(x < FORGETS, FORGETS, x)
     sums = tl.cumsum(x.to(G.dtype.element_ty), 0)
     at = tile(G, chunk.to(tl.int64), C, DP, r, d)
-    tl.store(at, sums, mask=(d < DP)[None, :])
+    tl.store(at, sums)
 
 
 def gate_sums(g: Tensor, tiles: Tiles, HV: int, T: int, wide: bool) -> Tensor:
@@ -61,7 +61,7 @@ def gate_sums(g: Tensor, tiles: Tiles, HV: int, T: int, wide: bool) -> Tensor:
 
 @triton.jit(do_not_specialize=["T", "NT", "parts", "stride"])
 def _gate_reduction(
-    dG, db_erase, db_write, dg, db, table, T, NT, parts, stride,
+    G, dG, db_erase, db_write, dg, db, table, T, NT, parts, stride,
     HV, C: tl.constexpr, HAS_G: tl.constexpr, HAS_B: tl.constexpr,
     HAS_W: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
@@ -77,6 +77,9 @@ def _gate_reduction(
         for part in range(0, parts):
             x += tl.load(dG + part * wide + at)
         x = tl.cumsum(x, 0, reverse=True)
+        # Across a decay of 0 nothing flows: what is left there is rounding.
+        before = tl.load(G + at - 1, mask=r > 0, other=0)
+        x = tl.where(forgets(tl.load(G + at), before), 0.0, x)
         store_tokens(dg, first, rows, h, HV, r, zero, 1, x[:, None])
     if HAS_B:
         x = tl.zeros([C], dtype=tl.float32)
@@ -88,6 +91,7 @@ def _gate_reduction(
 
 
 def gate_reduction(
+    G: Tensor | None,
     dG: Tensor | None,
     db_erase: Tensor | None,
     db_write: Tensor | None,
@@ -99,15 +103,15 @@ def gate_reduction(
 ) -> None:
     """Sum the parts of a head's gate and beta gradients and write them by token.
 
-    dG: ``[parts, M, HV, C]`` adjoints of the gate sums, whose reverse cumulative sum within the
-    chunk is dg; db_erase: the same of beta where it erases; db_write ``[M, HV, C]`` where it
+    G: the gate sums; dG: ``[parts, M, HV, C]``, their adjoints, whose reverse cumulative sum within
+    the chunk is dg; db_erase: the same of beta where it erases; db_write ``[M, HV, C]`` where it
     writes. Absent ones are None. dg, db: ``[B, T, HV, 1]``, written.
     """
     if dG is None and db_erase is None:  # all per channel, and written already
         return
     parts = len(dG if dG is not None else db_erase)
     nothing = tiles.table
-    tensors = [nothing if x is None else x for x in (dG, db_erase, db_write, dg, db)]
+    tensors = [nothing if x is None else x for x in (G, dG, db_erase, db_write, dg, db)]
     start(
         _gate_reduction, tiles.M * HV, Config(0, 0, 1, 2),
         [*tensors, tiles.table, T, tiles.NT, parts, tiles.M * HV * tiles.C],

@@ -137,6 +137,7 @@ def _local_stage(run: Run, A: Tensor | None) -> Local:
 
 
 def _local_adjoint_stage(run: Run, A: Tensor, P: Tensor, do: Tensor) -> Adjoint:
+    """What of the residual system's adjoint needs no state."""
     x, t = run.active, run.tiles
     out = Adjoint(
         Y_hat=run.by_chunk(t.C, t.VP),
@@ -152,6 +153,7 @@ def _local_adjoint_stage(run: Run, A: Tensor, P: Tensor, do: Tensor) -> Adjoint:
 
 
 def _new_states(run: Run, want_last: bool) -> States:
+    """Room for what a state pass leaves."""
     t = run.tiles
     last = run.state() if want_last else None
     return States(run.by_chunk(t.C, t.VP), run.by_chunk(t.KP, t.VP), last)
@@ -183,6 +185,7 @@ def _state_passes(
 
 
 def _output_stage(run: Run, P: Tensor, U: Tensor, S: Tensor) -> Tensor:
+    """o by token, ``[B, T, HV, V]`` in v's type."""
     x, t, spec, c = run.active, run.tiles, run.spec, run.config("output")
     o = torch.empty_like(x.v)
     run.launch(
@@ -213,7 +216,7 @@ def _gradients(
 
     D = None
     if run.gate == CHANNEL:
-        D = torch.empty(3, *run.by_chunk(t.C, t.KP).shape, dtype=torch.float32, device=do.device)
+        D = torch.empty(3, t.M, HV, t.C, t.KP, dtype=torch.float32, device=do.device)
         c = run.config("channel_contraction")
         run.launch(
             _channel_contraction, t.M * HV * (t.C // 16) * (t.KP // c.BK), c,
@@ -232,7 +235,7 @@ def _gradients(
         x.q, x.k, x.b, do, run.G, U, Y, S, dS, dP, dL, D, on_diagonal, dq, dk, dg, db, dG, db_erase,
         t.table, spec.scale, spec.T, t.NT, rows, 0 if D is None else D[0].numel(),
     )  # fmt: skip
-    gate_reduction(dG, db_erase, db_write, dg, db, t, HV, spec.T)
+    gate_reduction(run.G, dG, db_erase, db_write, dg, db, t, HV, spec.T)
     return Tensors(dq, dk, dv, dg, db, dw, dh0, None, None)
 
 
@@ -243,11 +246,10 @@ def decode(problem: Problem) -> tuple[Tensor, Tensor | None]:
     o = torch.empty_like(x.v)
     ht = run.state() if spec.output_final_state else None
     h0 = problem.tensors.h0
-    starts = torch.tensor(spec.sequence_starts, device=o.device) if t.packed else None
     c = Config(0, min(t.VP, max(16, 4096 // t.KP)), 4, 2)
     run.launch(
         _decode, spec.N * spec.HV * (t.VP // c.BV), c,
-        x.q, x.k, x.v, x.g, x.b, x.w, None if h0 is None else h0.contiguous(), o, ht, starts,
+        x.q, x.k, x.v, x.g, x.b, x.w, None if h0 is None else h0.contiguous(), o, ht, t.starts,
         spec.scale, spec.T, HAS_STATE=h0 is not None, FINAL=ht is not None,
     )  # fmt: skip
     return o, ht

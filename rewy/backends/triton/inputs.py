@@ -103,9 +103,6 @@ def finish(problem: Problem, active: Active, d: Tensors) -> Tensors:
         dw = None if dw is None else activations.beta_sigmoid_adjoint(dw, x.w.float(), False)
     dA_log = ddt_bias = None
     if spec.gate_activation:
-        # Across a decay of 0 nothing flows; what is left there is rounding, and the activation may
-        # multiply it by any number.
-        dg = dg.masked_fill(active.g.exp() == 0, 0)
         dg, dA = activations.gate_adjoint(
             dg, x.g.float().contiguous(), *_gate_parameters(problem), spec.lower_bound
         )

@@ -15,6 +15,7 @@ def _output(
     KP: tl.constexpr, VP: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, GATE: tl.constexpr,
     OP: tl.constexpr, PREC: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
+    """o for a chunk, head and tile of BV value channels."""
     pid = tl.program_id(0)
     NV: tl.constexpr = VP // BV
     vt, pid = pid % NV, pid // NV

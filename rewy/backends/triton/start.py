@@ -11,12 +11,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+import triton
 from torch import Tensor
 from triton import knobs
 
 from rewy.backends.triton.configs import Config
 
 _compiled: dict[tuple, Any] = {}
+# How a compiled kernel is called is Triton's own affair; other versions are asked every time.
+_KNOWN = triton.__version__.startswith("3.6.")
 
 
 def start(
@@ -37,7 +40,7 @@ def start(
     device = next((x.device.index for x in arguments if isinstance(x, Tensor)), None)
     key = (device, kernel.fn, config, *constants.values(), *map(_form, arguments))
     compiled = _compiled.get(key)
-    if compiled is None or _hooks():
+    if compiled is None or not _KNOWN or _hooks():
         _compiled[key] = kernel[(programs,)](
             *arguments, num_warps=config.warps, num_stages=config.stages, **constants
         )
@@ -52,8 +55,8 @@ def start(
 
 def _hooks() -> bool:
     """Whether a profiler wants to hear of every launch."""
-    hook = knobs.runtime.launch_enter_hook
-    return bool(getattr(hook, "calls", hook))
+    hooks = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
+    return any(getattr(hook, "calls", hook) for hook in hooks)
 
 
 def _form(x: Any) -> Any:

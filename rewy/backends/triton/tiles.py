@@ -32,6 +32,7 @@ class Tiles:
         KP, VP: K and V padded.
         packed: whether the sequences differ in length.
         table: ``[M, 2]`` int64, first token and rows of each chunk; one element unless packed.
+        starts: ``[N + 1]`` int64, the first token of each sequence; one element unless packed.
         firsts: ``[N + 1]`` int64, the first chunk of each sequence; one element unless packed.
     """
 
@@ -44,17 +45,17 @@ class Tiles:
         self.KP, self.VP = padded(spec.K), padded(spec.V)
         self.NT = -(-spec.T // self.C)
         if self.packed:
-            self.table, self.firsts = _tables(starts, self.C, device)
+            self.starts, self.table, self.firsts = _tables(starts, self.C, device)
             self.M = len(self.table)
         else:
-            self.table = self.firsts = _nothing(device)
+            self.starts = self.table = self.firsts = _nothing(device)
             self.M = spec.N * self.NT
 
 
 @lru_cache(maxsize=8)
 def _tables(
     starts: tuple[int, ...], C: int, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Chunks and sequences of a pack; kept, since every layer of a model asks for the same."""
     offsets = torch.tensor(starts, dtype=torch.int64)
     lengths = offsets[1:] - offsets[:-1]
@@ -65,7 +66,7 @@ def _tables(
     inside = (torch.arange(len(sequence)) - firsts[:-1][sequence]) * C
     rows = (lengths[sequence] - inside).clamp(max=C)
     table = torch.stack([offsets[:-1][sequence] + inside, rows], 1).contiguous()
-    return table.to(device), firsts.to(device)
+    return offsets.to(device), table.to(device), firsts.to(device)
 
 
 @lru_cache(maxsize=8)
