@@ -109,7 +109,7 @@ FAULTS = (
         "float64-computed-in-float32",
         "precision",
         "problem.py",
-        "compute_dtype=torch.float64 if wide else torch.float32",
+        "compute_dtype=computed",
         "compute_dtype=torch.float32",
     ),
     Fault(
