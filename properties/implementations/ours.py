@@ -24,8 +24,11 @@ class Ours(TorchOperators):
         self.backend, self.policy = backend, policy
 
     def with_other_policy(self) -> Ours:
+        return Ours(*self._other(), self.module)
+
+    def _other(self) -> tuple[str, str, str]:
         other = "recompute" if self.policy == "save" else "save"
-        return type(self)(f"{self.backend} ({other})", self.backend, other, self.module)
+        return f"{self.backend} ({other})", self.backend, other
 
     def shared_options(self) -> dict[str, Any]:
         return {"backend": self.backend}
@@ -33,6 +36,9 @@ class Ours(TorchOperators):
 
 class Kernels(Ours):
     """The Triton kernels: on NVIDIA GPUs, and interpreted (TRITON_INTERPRET=1) on the CPU."""
+
+    def with_other_policy(self) -> Kernels:
+        return Kernels(*self._other(), self.module)
 
     def refuses(self, case: Case, device: str) -> str | None:
         if case.dtype == "float64":
