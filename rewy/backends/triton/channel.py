@@ -12,12 +12,12 @@ import triton
 import triton.language as tl
 
 from rewy.backends.triton.common import (
-    chunk_rows,
     decay,
     dot,
     later_rows,
     load_rows,
     load_tokens,
+    place,
     same_block,
     tile,
     tile_t,
@@ -59,9 +59,7 @@ def _channel_scores(
     """16 rows of P, with its diagonal, and where ``SOLVE`` of L, without; 0 above it."""
     N: tl.constexpr = C // SUB
     block, pid = tl.program_id(0) % N, tl.program_id(0) // N
-    m, h = pid // HV, pid % HV
-    start, rows = chunk_rows(m, table, T, NT, C, PACKED)
-    chunk = pid.to(tl.int64)
+    chunk, h, start, rows = place(pid, HV, table, T, NT, C, PACKED)
     hk = h // (HV // H)
     i = tl.arange(0, SUB)
     r = block * SUB + i
@@ -129,9 +127,7 @@ def _channel_contraction(
     NK: tl.constexpr = KP // BK
     part, pid = tl.program_id(0) % NK, tl.program_id(0) // NK
     block, pid = pid % N, pid // N
-    m, h = pid // HV, pid % HV
-    start, rows = chunk_rows(m, table, T, NT, C, PACKED)
-    chunk = pid.to(tl.int64)
+    chunk, h, start, rows = place(pid, HV, table, T, NT, C, PACKED)
     hk = h // (HV // H)
     i, d = tl.arange(0, SUB), part * BK + tl.arange(0, BK)
     r = block * SUB + i

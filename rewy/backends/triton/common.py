@@ -13,17 +13,19 @@ NONE, HEAD, CHANNEL = 0, 1, 2
 
 
 @triton.jit
-def chunk_rows(m, table, T, NT, C: tl.constexpr, PACKED: tl.constexpr):
-    """First token (int64) and number of rows of chunk m."""
+def place(pid, HV, table, T, NT, C: tl.constexpr, PACKED: tl.constexpr):
+    """Of program ``pid`` of M times HV: its chunk and head as one int64 number, its head, and the
+    chunk's first token (int64) and rows.
+    """
+    m, h = pid // HV, pid % HV
     if PACKED:
         start = tl.load(table + 2 * m)
         rows = tl.load(table + 2 * m + 1).to(tl.int32)
     else:
-        n = (m // NT).to(tl.int64)
         first = (m % NT) * C
-        start = n * T + first
+        start = (m // NT).to(tl.int64) * T + first
         rows = tl.minimum(T - first, C)
-    return start, rows
+    return pid.to(tl.int64), h, start, rows
 
 
 @triton.jit

@@ -12,12 +12,12 @@ import triton
 import triton.language as tl
 
 from rewy.backends.triton.common import (
-    chunk_rows,
     decay,
     dot,
     forgets,
     load_rows,
     load_tokens,
+    place,
     store_tokens,
     tile,
     tile_t,
@@ -35,9 +35,7 @@ def _contraction(
     pid = tl.program_id(0)
     NK: tl.constexpr = KP // BK
     part, pid = (pid % NK).to(tl.int64), pid // NK
-    m, h = pid // HV, pid % HV
-    start, rows = chunk_rows(m, table, T, NT, C, PACKED)
-    chunk = pid.to(tl.int64)
+    chunk, h, start, rows = place(pid, HV, table, T, NT, C, PACKED)
     hk = h // (HV // H)
     r, d = tl.arange(0, C), part * BK + tl.arange(0, BK)
 

@@ -11,11 +11,11 @@ import triton
 import triton.language as tl
 
 from rewy.backends.triton.common import (
-    chunk_rows,
     decay,
     dot,
     load_rows,
     load_tokens,
+    place,
     store_tokens,
     tile,
     tile_t,
@@ -30,10 +30,7 @@ def _correction(
     PACKED: tl.constexpr,
 ):  # fmt: skip
     """dP and dL below the diagonal, decayed by a head gate, dP's diagonal, dv and dw."""
-    pid = tl.program_id(0)
-    m, h = pid // HV, pid % HV
-    start, rows = chunk_rows(m, table, T, NT, C, PACKED)
-    chunk = pid.to(tl.int64)
+    chunk, h, start, rows = place(tl.program_id(0), HV, table, T, NT, C, PACKED)
     r = tl.arange(0, C)
     dPt = tl.zeros([C, C], dtype=tl.float32)
     dLt = tl.zeros([C, C], dtype=tl.float32)

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rewy.backends.triton.common import chunk_rows, forgets, load_tokens, store_tokens, tile
+from rewy.backends.triton.common import forgets, load_tokens, place, store_tokens, tile
 from rewy.backends.triton.configs import Config
 from rewy.backends.triton.start import start
 from rewy.backends.triton.tiles import Tiles
@@ -29,15 +29,13 @@ def _gate_sums(
     PACKED: tl.constexpr,
 ):  # fmt: skip
     ND: tl.constexpr = DP // BD
-    part, chunk = tl.program_id(0) % ND, tl.program_id(0) // ND
-    m, h = chunk // HV, chunk % HV
-    first, rows = chunk_rows(m, table, T, NT, C, PACKED)
+    part, pid = tl.program_id(0) % ND, tl.program_id(0) // ND
+    chunk, h, first, rows = place(pid, HV, table, T, NT, C, PACKED)
     r, d = tl.arange(0, C), part * BD + tl.arange(0, BD)
     x = load_tokens(g, first, rows, h, HV, r, d, D).to(tl.float32) * LOG2E
     x = tl.where(x < FORGETS, FORGETS, x)
     sums = tl.cumsum(x.to(G.dtype.element_ty), 0)
-    at = tile(G, chunk.to(tl.int64), C, DP, r, d)
-    tl.store(at, sums)
+    tl.store(tile(G, chunk, C, DP, r, d), sums)
 
 
 def gate_sums(g: Tensor, tiles: Tiles, HV: int, T: int, wide: bool) -> Tensor:
@@ -65,11 +63,9 @@ def _gate_reduction(
     HV, C: tl.constexpr, HAS_G: tl.constexpr, HAS_B: tl.constexpr,
     HAS_W: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
-    chunk = tl.program_id(0)
-    m, h = chunk // HV, chunk % HV
-    first, rows = chunk_rows(m, table, T, NT, C, PACKED)
+    chunk, h, first, rows = place(tl.program_id(0), HV, table, T, NT, C, PACKED)
     r = tl.arange(0, C)
-    at = chunk.to(tl.int64) * C + r
+    at = chunk * C + r
     wide = tl.zeros([1], dtype=tl.int64) + stride  # parts times stride may pass 2**31
     zero = tl.arange(0, 1)
     if HAS_G:

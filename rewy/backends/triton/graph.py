@@ -97,12 +97,10 @@ def backward(problem: Problem, saved: Saved, do: Tensor | None, dht: Tensor | No
     run = Run(problem)
     A, P, U, S = saved
     do = torch.zeros_like(run.active.v) if do is None else do.contiguous()
-    if A is None:  # the forward decoded
-        A = _local_stage(run, None).A
     again = None
     if U is None:
-        local = _local_stage(run, A)
-        P, again = local.P, (local, _new_states(run, False))
+        local = _local_stage(run, A)  # solves anew where the forward decoded
+        A, P, again = local.A, local.P, (local, _new_states(run, False))
         U, S, _ = again[1]
     adjoint = _local_adjoint_stage(run, A, P, do)
     Y, dS, dh0 = found = _new_states(run, problem.tensors.h0 is not None)

@@ -12,11 +12,11 @@ import triton
 import triton.language as tl
 
 from rewy.backends.triton.common import (
-    chunk_rows,
     decay,
     dot,
     load_rows,
     load_tokens,
+    place,
     tile,
     tile_t,
 )
@@ -53,10 +53,7 @@ def _local(
     PACKED: tl.constexpr,
 ):  # fmt: skip
     """W_hat, U_hat and, with a channel gate, K_t."""
-    pid = tl.program_id(0)
-    m, h = pid // HV, pid % HV
-    start, rows = chunk_rows(m, table, T, NT, C, PACKED)
-    chunk = pid.to(tl.int64)
+    chunk, h, start, rows = place(tl.program_id(0), HV, table, T, NT, C, PACKED)
     hk = h // (HV // H)
     r = tl.arange(0, C)
     At = tl.load(tile(A, chunk, C, C, r, r)).to(OP)
@@ -92,10 +89,7 @@ def _local_adjoint(
     PACKED: tl.constexpr,
 ):  # fmt: skip
     """Y_hat, K_hat and, where ``STORED``, the decayed queries and erase keys."""
-    pid = tl.program_id(0)
-    m, h = pid // HV, pid % HV
-    start, rows = chunk_rows(m, table, T, NT, C, PACKED)
-    chunk = pid.to(tl.int64)
+    chunk, h, start, rows = place(tl.program_id(0), HV, table, T, NT, C, PACKED)
     hk = h // (HV // H)
     r = tl.arange(0, C)
     PT = tl.load(tile_t(P, chunk, C, C, r, r))

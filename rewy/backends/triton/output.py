@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from rewy.backends.triton.common import chunk_rows, decay, dot, load_tokens, store_tokens, tile
+from rewy.backends.triton.common import decay, dot, load_tokens, place, store_tokens, tile
 
 
 @triton.jit(do_not_specialize=["T", "NT", "scale"])
@@ -19,9 +19,7 @@ def _output(
     pid = tl.program_id(0)
     NV: tl.constexpr = VP // BV
     vt, pid = pid % NV, pid // NV
-    m, h = pid // HV, pid % HV
-    start, rows = chunk_rows(m, table, T, NT, C, PACKED)
-    chunk = pid.to(tl.int64)
+    chunk, h, start, rows = place(pid, HV, table, T, NT, C, PACKED)
     r, e = tl.arange(0, C), vt * BV + tl.arange(0, BV)
     acc = tl.zeros([C, BV], dtype=tl.float32)
     for kt in range(0, KP, BK):

@@ -8,6 +8,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
+from rewy.backends.triton.common import CHANNEL
 from rewy.backends.triton.configs import Config, config
 from rewy.backends.triton.gates import gate_sums
 from rewy.backends.triton.inputs import activate, channel_erase, channel_write, gate_kind
@@ -34,7 +35,7 @@ class Run:
         self.tiles = Tiles(spec, x.q.device)
         self.gate = gate_kind(problem)
         self.b_channel, self.w_channel = channel_erase(problem), channel_write(problem)
-        self.stored = self.gate == 2 or self.b_channel
+        self.stored = self.gate == CHANNEL or self.b_channel
         self.operand = {torch.bfloat16: "bf16", torch.float16: "tf32"}.get(x.q.dtype, "ieee")
         self.kept = torch.bfloat16 if self.operand == "bf16" else torch.float32
         self.G = None

@@ -9,12 +9,12 @@ import triton
 import triton.language as tl
 
 from rewy.backends.triton.common import (
-    chunk_rows,
     decay,
     dot,
     load_rows,
     load_tokens,
     load_tokens_t,
+    place,
     tile,
 )
 
@@ -27,10 +27,7 @@ def _scores(
     PACKED: tl.constexpr,
 ):  # fmt: skip
     """P with its diagonal and, where ``SOLVE``, L without; 0 above."""
-    pid = tl.program_id(0)
-    m, h = pid // HV, pid % HV
-    start, rows = chunk_rows(m, table, T, NT, C, PACKED)
-    chunk = pid.to(tl.int64)
+    chunk, h, start, rows = place(tl.program_id(0), HV, table, T, NT, C, PACKED)
     hk = h // (HV // H)
     r = tl.arange(0, C)
     i, j = r[:, None], r[None, :]
