@@ -1,6 +1,6 @@
 """Try configurations of the Triton kernels on the GPU at hand: first right, then fast.
 
-    python benchmarks/tune.py --operator kda --kernel contraction [--sequences 8 --tokens 2048]
+    python benchmarks/tune.py --operator kda --kernel channel_gradients [--shapes 1x8192 8x2048]
 
 Every candidate is compiled and checked in a process of its own, against the eager graph in float64:
 a configuration that Triton compiles wrongly may fault, and a fault ends its process. The right ones
@@ -30,7 +30,7 @@ LARGEST_ERROR = 2e-2
 # Tile sizes that are tried; 0 where a kernel has no such tile.
 TILES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "channel_scores": ((32, 64, 128), (0,)),
-    "channel_contraction": ((16, 32, 64, 128), (0,)),
+    "channel_gradients": ((16, 32, 64), (32, 64, 128)),
     "scores": ((32, 64, 128), (0,)),
     "solve": ((0,), (0,)),
     "local": ((64, 128), (64, 128)),
@@ -38,9 +38,9 @@ TILES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "passes": ((0,), (16, 32, 64)),
     "output": ((64, 128), (64, 128)),
     "correction": ((0,), (32, 64, 128)),
-    "contraction": ((64, 128), (32, 64, 128)),
+    "gradients": ((16, 32, 64), (64, 128)),
 }
-STAGES = (2, 3, 4)  # one stage faults on Hopper with Triton 3.6
+STAGES = (2, 3)  # one stage faults on Hopper with Triton 3.6
 
 
 class Job(NamedTuple):
@@ -62,15 +62,15 @@ class Outcome(NamedTuple):
 def launched(operator: str, kernel: str) -> bool:
     """Whether an operator's graph has the kernel."""
     per_channel = operator in ("kda", "gdn2")
-    if kernel.startswith("channel"):
+    if kernel.startswith("channel") or kernel == "correction":
         return per_channel
-    return kernel != "scores" or not per_channel
+    return kernel not in ("scores", "gradients") or not per_channel
 
 
-def candidates(kernel: str) -> list[tuple[int, int, int, int]]:
-    """Every configuration that is tried for a kernel."""
+def candidates(kernel: str, axes: list[list[int]] | None) -> list[tuple[int, int, int, int]]:
+    """Every configuration that is tried for a kernel, or those of the axes given."""
     warps = (1, 2, 4) if kernel.startswith("channel") else (4, 8)
-    return list(itertools.product(*TILES[kernel], warps, STAGES))
+    return list(itertools.product(*(axes or (*TILES[kernel], warps, STAGES))))
 
 
 def make_problem(operator: str, B: int, T: int, H: int, size: int, policy: str):
@@ -148,8 +148,9 @@ def error_of(operator: str, H: int, size: int) -> float:
 def in_a_process(step: str, jobs: list[Job], options: argparse.Namespace) -> tuple[int, list]:
     """(exit status, the JSON lines printed) of a step in a process of its own."""
     command = [sys.executable, __file__, "--step", step, "--jobs", json.dumps(jobs)]
-    for name in ("sequences", "tokens", "heads", "size"):
+    for name in ("heads", "size"):
         command += [f"--{name}", str(getattr(options, name))]
+    command += ["--shapes", *options.shapes]
     run = subprocess.run(command, capture_output=True, text=True)
     return run.returncode, [json.loads(line) for line in run.stdout.splitlines()]
 
@@ -164,7 +165,7 @@ def check(job: Job, options: argparse.Namespace) -> Outcome:
 
 
 def time_candidates(jobs: list[Job], options: argparse.Namespace) -> list[tuple[dict, Job]]:
-    """Milliseconds of each launch of the kernel, medians, by policy; fastest candidate first."""
+    """Milliseconds of each launch of the kernel, medians, by shape and policy; fastest first."""
     from triton.testing import do_bench
 
     from rewy.backends.triton import run, triton
@@ -180,29 +181,28 @@ def time_candidates(jobs: list[Job], options: argparse.Namespace) -> list[tuple[
     for job in jobs:
         choose(job)
         found = {}
-        for policy in ("recompute", "save"):
-            problem, do = make_problem(
-                job.operator, options.sequences, options.tokens, options.heads, options.size, policy
-            )
+        for shape, policy in itertools.product(options.shapes, ("recompute", "save")):
+            B, T = map(int, shape.split("x"))
+            problem, do = make_problem(job.operator, B, T, options.heads, options.size, policy)
             launches.clear()
             _, _, saved = triton.forward(problem)
             triton.backward(problem, saved, do, None)
             mine = [launch for name, launch in launches if name == f"_{job.kernel}"]
             each = (do_bench(lambda x=x: start(*x), return_mode="median") for x in mine)
-            found[policy] = [round(milliseconds, 4) for milliseconds in each]
+            found[f"{shape} {policy}"] = [round(milliseconds, 4) for milliseconds in each]
         times.append((found, job))
-    return sorted(times, key=lambda pair: sum(pair[0]["recompute"]))
+    return sorted(times, key=lambda pair: sum(map(sum, pair[0].values())))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--operator", choices=OPERATORS, nargs="+", default=["gated_delta_rule"])
-    parser.add_argument("--kernel", choices=sorted(TILES), nargs="+", required=True)
-    parser.add_argument("--sequences", type=int, default=1)
-    parser.add_argument("--tokens", type=int, default=8192)
+    parser.add_argument("--kernel", choices=sorted(TILES), nargs="+", default=sorted(TILES))
+    parser.add_argument("--shapes", nargs="+", default=["1x8192"], help="sequences x tokens")
     parser.add_argument("--heads", type=int, default=16)
     parser.add_argument("--size", type=int, default=128, help="K = V")
     parser.add_argument("--processes", type=int, default=8)
+    parser.add_argument("--axes", type=json.loads, help="[[BK...], [BV...], ...] instead of all")
     parser.add_argument("--step", choices=("check", "time"), help=argparse.SUPPRESS)
     parser.add_argument("--jobs", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -214,7 +214,7 @@ def main() -> None:
     pairs = [
         pair for pair in itertools.product(options.operator, options.kernel) if launched(*pair)
     ]
-    jobs = [Job(*pair, config) for pair in pairs for config in candidates(pair[1])]
+    jobs = [Job(*pair, config) for pair in pairs for config in candidates(pair[1], options.axes)]
     right: dict[tuple[str, str], list[Job]] = {pair: [] for pair in pairs}
     with ThreadPoolExecutor(options.processes) as pool:
         outcomes = pool.map(lambda job: check(job, options), jobs)

@@ -13,58 +13,64 @@ NONE, HEAD, CHANNEL = 0, 1, 2
 
 
 @triton.jit
-def place(pid, HV, table, T, NT, C: tl.constexpr, PACKED: tl.constexpr):
+def place(pid, HV, table, T, NT, C: tl.constexpr, PACKED):
     """Of program ``pid`` of M times HV: its chunk and head as one int64 number, its head, and the
     chunk's first token (int64) and rows.
     """
     m, h = pid // HV, pid % HV
+    first = (m % NT) * C
+    start, rows = (m // NT).to(tl.int64) * T + first, tl.minimum(T - first, C)
     if PACKED:
-        start = tl.load(table + 2 * m)
-        rows = tl.load(table + 2 * m + 1).to(tl.int32)
-    else:
-        first = (m % NT) * C
-        start = (m // NT).to(tl.int64) * T + first
-        rows = tl.minimum(T - first, C)
+        start, rows = tl.load(table + 2 * m), tl.load(table + 2 * m + 1).to(tl.int32)
     return pid.to(tl.int64), h, start, rows
+
+
+@triton.jit
+def tokens(x, start, h, heads, r, d, D):
+    """Addresses ``[C, BD]`` in ``[B * T, heads, D]``: where the chunk lies in 64 bits, within it in
+    32, which is what most of the arithmetic is.
+    """
+    return x + (start * heads + h) * D + (r[:, None] * (heads * D) + d[None, :])
 
 
 @triton.jit
 def load_tokens(x, start, rows, h, heads, r, d, D):
     """``[C, BD]`` of tokens ``[B * T, heads, D]``; 0 outside."""
-    at = x + ((start + r) * heads + h)[:, None] * D + d[None, :]
+    at = tokens(x, start, h, heads, r, d, D)
     return tl.load(at, mask=(r < rows)[:, None] & (d < D)[None, :], other=0)
 
 
 @triton.jit
 def load_tokens_t(x, start, rows, h, heads, r, d, D):
     """The transpose, ``[BD, C]``."""
-    at = x + ((start + r) * heads + h)[None, :] * D + d[:, None]
+    at = x + (start * heads + h) * D + (r[None, :] * (heads * D) + d[:, None])
     return tl.load(at, mask=(r < rows)[None, :] & (d < D)[:, None], other=0)
 
 
 @triton.jit
 def store_tokens(x, start, rows, h, heads, r, d, D, value):
     """Write ``[C, BD]`` to tokens ``[B * T, heads, D]``, in their type; nothing outside."""
-    at = x + ((start + r) * heads + h)[:, None] * D + d[None, :]
+    at = tokens(x, start, h, heads, r, d, D)
     tl.store(at, value.to(x.dtype.element_ty), mask=(r < rows)[:, None] & (d < D)[None, :])
 
 
 @triton.jit
 def load_rows(x, start, rows, h, heads, r):
     """``[C]`` float32 of ``[B * T, heads]``."""
-    return tl.load(x + (start + r) * heads + h, mask=r < rows, other=0).to(tl.float32)
+    at = x + (start * heads + h) + r * heads
+    return tl.load(at, mask=r < rows, other=0).to(tl.float32)
 
 
 @triton.jit
 def tile(x, chunk, R: tl.constexpr, D, r, d):
     """Addresses ``[r, d]`` in a chunk's own ``[R, D]`` matrix."""
-    return x + chunk * (R * D) + r[:, None] * D + d[None, :]
+    return x + chunk * (R * D) + (r[:, None] * D + d[None, :])
 
 
 @triton.jit
 def tile_t(x, chunk, R: tl.constexpr, D, r, d):
     """The same, transposed: ``[d, r]``."""
-    return x + chunk * (R * D) + r[None, :] * D + d[:, None]
+    return x + chunk * (R * D) + (r[None, :] * D + d[:, None])
 
 
 @triton.jit
@@ -86,15 +92,3 @@ def decay(exponent):
 def dot(x, y, acc, OP: tl.constexpr, PREC: tl.constexpr):
     """``acc + x @ y``, operands in ``OP``, accumulated in float32."""
     return tl.dot(x.to(OP), y.to(OP), acc, input_precision=PREC)
-
-
-@triton.jit
-def later_rows(r, s):
-    """Which rows lie in the later half of their block of 2s."""
-    return (r // s) % 2 == 1
-
-
-@triton.jit
-def same_block(r, s):
-    """``[C, C]``: which pairs of rows share a block of 2s."""
-    return (r // (2 * s))[:, None] == (r // (2 * s))[None, :]

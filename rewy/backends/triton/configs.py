@@ -2,10 +2,11 @@
 
 Tried on an H200 with Triton 3.6, each against float64 on the device, since Triton has compiled
 wrong code for single configurations. Seen there, in kernels that are right in the interpreter and
-in their other forms: the contraction with tiles of 16 or 32 key channels on four warps (wrong dk
-and dg, or a fault), with 16 on eight, and 128 by 64 on four; the state passes with one pipeline
-stage on four. Warp groups multiply from four warps on; below 64 rows or channels the kernels
-therefore run on two, which use the older matrix instruction, with two stages or more.
+in their other forms: the gradients kernel with fewer value channels a tile than there are, in two
+stages, with 16 or 32 key channels on four or eight warps (wrong values or a fault); the state
+passes with one stage on four warps, and with tiles of 64 in four stages. Warp groups multiply from
+four warps on; below 64 rows or channels the kernels therefore run on two, which use the older
+matrix instruction.
 """
 
 from __future__ import annotations
@@ -22,51 +23,60 @@ class Config(NamedTuple):
     stages: int
 
 
-def config(kernel: str, C: int, KP: int, VP: int, operand: str, gate: int) -> Config:
+def config(
+    kernel: str, C: int, KP: int, VP: int, operand: str, gate: int, columns: int = 1
+) -> Config:
     """For a kernel at a chunk size, padded head sizes and kind of gate.
 
-    ``operand`` is what products are made of: 'bf16', 'tf32' or 'ieee' (float32).
+    ``operand`` is what products are made of: 'bf16', 'tf32' or 'ieee' (float32). ``columns``: how
+    many sequences and heads the state passes have to share out.
     """
     narrow = operand == "bf16"
-    BK, BV, warps, stages = _BFLOAT16[kernel, gate == 2] if narrow else _FLOAT32[kernel]
+    table = _BFLOAT16 if narrow else _FLOAT32
+    BK, BV, warps, stages = table.get((kernel, gate)) or table[kernel]
     found = Config(min(BK, KP), min(BV, VP), warps, stages)
-    if kernel == "passes" and KP == 256:  # three tiles of 32 KB a stage
-        found = found._replace(BV=min(16, VP), stages=2)
+    if kernel == "passes" and narrow:
+        if KP == 256:  # three tiles of 32 KB a stage
+            found = found._replace(BV=min(16, VP), stages=2)
+        elif columns * (VP // 64) >= MULTIPROCESSORS:
+            found = found._replace(BV=64)
     small = min(C, KP, VP) < 64 or operand == "tf32"
     if small and operand != "ieee":
         found = found._replace(warps=min(warps, 2))
     return found
 
 
-# By kernel and whether the gate is per channel.
+MULTIPROCESSORS = 128  # about as many as the GPUs have that these were tried on
+
+# By kernel, or by kernel and gate (0 none, 1 a head's, 2 a channel's).
 _BFLOAT16 = {
-    ("channel_scores", True): (128, 0, 2, 2),
-    ("channel_contraction", True): (64, 0, 2, 2),
-    ("scores", False): (64, 0, 4, 3),
-    ("solve", False): (0, 0, 4, 2),
-    ("solve", True): (0, 0, 4, 2),
-    ("local", False): (64, 128, 4, 3),
-    ("local", True): (64, 128, 4, 3),
-    ("local_adjoint", False): (128, 128, 4, 2),
-    ("local_adjoint", True): (128, 128, 8, 2),
-    ("passes", False): (0, 32, 4, 3),
-    ("passes", True): (0, 32, 4, 3),
-    ("output", False): (128, 128, 4, 3),
-    ("output", True): (64, 128, 4, 2),
-    ("correction", False): (0, 128, 8, 2),
-    ("correction", True): (0, 128, 8, 3),
-    ("contraction", False): (64, 64, 4, 3),
-    ("contraction", True): (64, 64, 8, 3),
+    "channel_scores": (32, 0, 2, 2),
+    "channel_gradients": (64, 128, 4, 2),
+    "channel_reduction": (32, 0, 4, 2),
+    "scores": (64, 0, 4, 3),
+    "solve": (0, 0, 2, 2),
+    "local": (64, 128, 4, 3),
+    ("local_adjoint", 0): (128, 128, 4, 2),
+    ("local_adjoint", 1): (128, 128, 4, 2),
+    ("local_adjoint", 2): (128, 128, 8, 2),
+    "passes": (0, 32, 4, 3),
+    ("output", 0): (128, 128, 4, 3),
+    ("output", 1): (128, 128, 4, 3),
+    ("output", 2): (64, 128, 4, 2),
+    "correction": (0, 128, 8, 3),
+    ("gradients", 0): (32, 128, 4, 2),
+    ("gradients", 1): (32, 128, 4, 3),
 }
 _FLOAT32 = {
     "channel_scores": (32, 0, 1, 2),
-    "channel_contraction": (32, 0, 1, 2),
+    "channel_gradients": (16, 32, 1, 2),
+    "channel_reduction": (32, 0, 4, 2),
     "scores": (32, 0, 4, 2),
-    "solve": (0, 0, 4, 2),
+    "solve": (0, 0, 2, 2),
     "local": (32, 32, 4, 2),
     "local_adjoint": (32, 32, 4, 2),
     "passes": (0, 16, 4, 2),
     "output": (32, 32, 4, 2),
     "correction": (0, 32, 4, 2),
-    "contraction": (32, 32, 4, 2),
+    "gradients": (32, 32, 4, 2),
 }

@@ -1,4 +1,4 @@
-"""Correction: the adjoint of ``(I + L) U = w * V - K_b S_0`` as one system.
+"""Correction beside channel gates: the adjoint of ``(I + L) U = w * V - K_b S_0`` as one system.
 
 Of its three local products ``Y = A^T dU`` is formed in the reverse pass and ``dK_b = -Y S_0^T``
 where the keys' gradients are; here is ``dL = -tril_-1(Y U^T)``, beside dP, which has U as its other
@@ -11,7 +11,6 @@ import triton
 import triton.language as tl
 
 from rewy.backends.triton.common import (
-    decay,
     dot,
     load_rows,
     load_tokens,
@@ -22,14 +21,13 @@ from rewy.backends.triton.common import (
 )
 
 
-@triton.jit(do_not_specialize=["T", "NT", "scale"])
+@triton.jit(do_not_specialize=["T", "NT", "PACKED", "scale"])
 def _correction(
-    v, b, w, do, G, U, Y, dP, dL, on_diagonal, dv, dw, db_write, table, scale, T, NT,
+    v, b, w, do, U, Y, dP, dL, on_diagonal, dv, dw, db_write, table, scale, T, NT,
     HV, V, C: tl.constexpr, VP: tl.constexpr, BV: tl.constexpr,
-    GATE: tl.constexpr, W_CHANNEL: tl.constexpr, OP: tl.constexpr, PREC: tl.constexpr,
-    PACKED: tl.constexpr,
+    W_CHANNEL: tl.constexpr, OP: tl.constexpr, PREC: tl.constexpr, PACKED,
 ):  # fmt: skip
-    """dP and dL below the diagonal, decayed by a head gate, dP's diagonal, dv and dw."""
+    """dP and dL below the diagonal, dP's diagonal, dv and dw."""
     chunk, h, start, rows = place(tl.program_id(0), HV, table, T, NT, C, PACKED)
     r = tl.arange(0, C)
     dPt = tl.zeros([C, C], dtype=tl.float32)
@@ -57,11 +55,6 @@ def _correction(
     strict = r[:, None] > r[None, :]
     dPt = tl.where(strict, dPt * scale, 0.0)
     dLt = tl.where(strict, -dLt, 0.0)
-    if GATE == 1:
-        Gr = tl.load(G + chunk * C + r)
-        e = decay(Gr[:, None] - Gr[None, :])
-        dPt *= e
-        dLt *= e
     tl.store(tile(dP, chunk, C, C, r, r), dPt.to(dP.dtype.element_ty))
     tl.store(tile(dL, chunk, C, C, r, r), dLt.to(dL.dtype.element_ty))
     tl.store(on_diagonal + chunk * C + r, own * scale)

@@ -7,18 +7,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from rewy.backends.triton.states import _state_tile
+from rewy.backends.triton.states import FLAGS, _state_tile
 
 LOG2E = tl.constexpr(1.4426950408889634)
 
 
-@triton.jit(do_not_specialize=["T", "scale"])
+@triton.jit(do_not_specialize=["scale", *FLAGS])
 def _decode(
     q, k, v, g, b, w, h0, o, ht, starts, scale, T,
     H, HV, K, V, KP: tl.constexpr,
     VP: tl.constexpr, BV: tl.constexpr, GATE: tl.constexpr, B_CHANNEL: tl.constexpr,
-    W_CHANNEL: tl.constexpr, HAS_STATE: tl.constexpr, V_FIRST: tl.constexpr, FINAL: tl.constexpr,
-    PACKED: tl.constexpr,
+    W_CHANNEL: tl.constexpr, HAS_STATE, V_FIRST, FINAL, PACKED,
 ):  # fmt: skip
     """``S <- exp(g_t) S``, ``r = w v - (b k)^T S``, ``S <- S + k r^T``, ``o = scale S^T q``."""
     pid = tl.program_id(0)
@@ -28,15 +27,12 @@ def _decode(
     hk = h // (HV // H)
     d, e = tl.arange(0, KP), vt * BV + tl.arange(0, BV)
     in_k, in_v = d < K, e < V
+    first = n.to(tl.int64) * T
+    end = first + T
     if PACKED:
         first, end = tl.load(starts + n), tl.load(starts + n + 1)
-    else:
-        first = n.to(tl.int64) * T
-        end = first + T
-    state = tl.zeros([KP, BV], dtype=tl.float32)
-    if HAS_STATE:
-        at, inside = _state_tile(h0, n, h, HV, K, V, d, e, V_FIRST)
-        state = tl.load(at, mask=inside, other=0).to(tl.float32)
+    at, inside = _state_tile(h0, n, h, HV, K, V, d, e, V_FIRST, HAS_STATE)
+    state = tl.load(at, mask=inside, other=0).to(tl.float32)
     for t in range(first, end):
         row = t * HV + h
         qt = tl.load(q + (t * H + hk) * K + d, mask=in_k, other=0).to(tl.float32)
@@ -59,6 +55,5 @@ def _decode(
         state += kt[:, None] * left[None, :]
         ot = scale * tl.sum(qt[:, None] * state, 0)
         tl.store(o + row * V + e, ot.to(o.dtype.element_ty), mask=in_v)
-    if FINAL:
-        at, inside = _state_tile(ht, n, h, HV, K, V, d, e, V_FIRST)
-        tl.store(at, state, mask=inside)
+    at, inside = _state_tile(ht, n, h, HV, K, V, d, e, V_FIRST, FINAL)
+    tl.store(at, state, mask=inside)

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rewy.backends.triton.common import forgets, load_tokens, place, store_tokens, tile
+from rewy.backends.triton.common import load_tokens, place, tile
 from rewy.backends.triton.configs import Config
 from rewy.backends.triton.start import start
 from rewy.backends.triton.tiles import Tiles
@@ -22,11 +22,11 @@ LOG2E = tl.constexpr(1.4426950408889634)
 FORGETS = tl.constexpr(-160.0)  # 2**-149 is the smallest float32
 
 
-@triton.jit(do_not_specialize=["T", "NT"])
+@triton.jit(do_not_specialize=["T", "NT", "PACKED"])
 def _gate_sums(
     g, G, table, T, NT,
     HV, D, DP: tl.constexpr, C: tl.constexpr, BD: tl.constexpr,
-    PACKED: tl.constexpr,
+    PACKED,
 ):  # fmt: skip
     ND: tl.constexpr = DP // BD
     part, pid = tl.program_id(0) % ND, tl.program_id(0) // ND
@@ -52,67 +52,6 @@ def gate_sums(g: Tensor, tiles: Tiles, HV: int, T: int, wide: bool) -> Tensor:
     start(
         _gate_sums, tiles.M * HV * (DP // BD), Config(BD, 0, 4, 2),
         [g, G, tiles.table, T, tiles.NT],
-        {"HV": HV, "D": D, "DP": DP, "C": tiles.C, "BD": BD, "PACKED": tiles.packed},
+        {"HV": HV, "D": D, "DP": DP, "C": tiles.C, "BD": BD, "PACKED": int(tiles.packed)},
     )  # fmt: skip
     return G
-
-
-@triton.jit(do_not_specialize=["T", "NT", "parts", "stride"])
-def _gate_reduction(
-    G, dG, db_erase, db_write, dg, db, table, T, NT, parts, stride,
-    HV, C: tl.constexpr, HAS_G: tl.constexpr, HAS_B: tl.constexpr,
-    HAS_W: tl.constexpr, PACKED: tl.constexpr,
-):  # fmt: skip
-    chunk, h, first, rows = place(tl.program_id(0), HV, table, T, NT, C, PACKED)
-    r = tl.arange(0, C)
-    at = chunk * C + r
-    wide = tl.zeros([1], dtype=tl.int64) + stride  # parts times stride may pass 2**31
-    zero = tl.arange(0, 1)
-    if HAS_G:
-        x = tl.zeros([C], dtype=tl.float32)
-        for part in range(0, parts):
-            x += tl.load(dG + part * wide + at)
-        x = tl.cumsum(x, 0, reverse=True)
-        # Across a decay of 0 nothing flows: what is left there is rounding.
-        before = tl.load(G + at - 1, mask=r > 0, other=0)
-        x = tl.where(forgets(tl.load(G + at), before), 0.0, x)
-        store_tokens(dg, first, rows, h, HV, r, zero, 1, x[:, None])
-    if HAS_B:
-        x = tl.zeros([C], dtype=tl.float32)
-        for part in range(0, parts):
-            x += tl.load(db_erase + part * wide + at)
-        if HAS_W:
-            x += tl.load(db_write + at)
-        store_tokens(db, first, rows, h, HV, r, zero, 1, x[:, None])
-
-
-def gate_reduction(
-    G: Tensor | None,
-    dG: Tensor | None,
-    db_erase: Tensor | None,
-    db_write: Tensor | None,
-    dg: Tensor | None,
-    db: Tensor | None,
-    tiles: Tiles,
-    HV: int,
-    T: int,
-) -> None:
-    """Sum the parts of a head's gate and beta gradients and write them by token.
-
-    G: the gate sums; dG: ``[parts, M, HV, C]``, their adjoints, whose reverse cumulative sum within
-    the chunk is dg; db_erase: the same of beta where it erases; db_write ``[M, HV, C]`` where it
-    writes. Absent ones are None. dg, db: ``[B, T, HV, 1]``, written.
-    """
-    if dG is None and db_erase is None:  # all per channel, and written already
-        return
-    parts = len(dG if dG is not None else db_erase)
-    nothing = tiles.table
-    tensors = [nothing if x is None else x for x in (G, dG, db_erase, db_write, dg, db)]
-    start(
-        _gate_reduction, tiles.M * HV, Config(0, 0, 1, 2),
-        [*tensors, tiles.table, T, tiles.NT, parts, tiles.M * HV * tiles.C],
-        {
-            "HV": HV, "C": tiles.C, "HAS_G": dG is not None, "HAS_B": db_erase is not None,
-            "HAS_W": db_write is not None, "PACKED": tiles.packed,
-        },
-    )  # fmt: skip

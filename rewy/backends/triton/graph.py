@@ -13,13 +13,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rewy.backends.triton.channel import _channel_contraction, _channel_scores
-from rewy.backends.triton.common import CHANNEL, HEAD
+from rewy.backends.triton.channel import ROWS
+from rewy.backends.triton.channel_gradients import _channel_gradients, _channel_reduction
+from rewy.backends.triton.channel_scores import _channel_scores
+from rewy.backends.triton.common import CHANNEL
 from rewy.backends.triton.configs import Config
-from rewy.backends.triton.contraction import _contraction
 from rewy.backends.triton.correction import _correction
 from rewy.backends.triton.decode import _decode
-from rewy.backends.triton.gates import gate_reduction
+from rewy.backends.triton.gradients import _gradients
 from rewy.backends.triton.inputs import finish, gradient_types
 from rewy.backends.triton.local import _local, _local_adjoint
 from rewy.backends.triton.output import _output
@@ -59,13 +60,13 @@ class Local(NamedTuple):
 class Adjoint(NamedTuple):
     """The halves of the residual system's adjoint, ``Y = Y_hat + K_hat dS_1``, by chunk.
 
-    Q_g and K_b, decayed queries and erase keys, are None where their factors go to whole rows.
+    Q_g, scaled, and K_b are the decayed queries and erase keys.
     """
 
     Y_hat: Tensor
     K_hat: Tensor
-    Q_g: Tensor | None
-    K_b: Tensor | None
+    Q_g: Tensor
+    K_b: Tensor
 
 
 class States(NamedTuple):
@@ -105,7 +106,7 @@ def backward(problem: Problem, saved: Saved, do: Tensor | None, dht: Tensor | No
     adjoint = _local_adjoint_stage(run, A, P, do)
     Y, dS, dh0 = found = _new_states(run, problem.tensors.h0 is not None)
     _state_passes(run, again, (adjoint, found), do, dht)
-    return finish(problem, run.active, _gradients(run, do, U, S, Y, dS, dh0))
+    return finish(problem, run.active, _gradient_stage(run, do, U, S, Y, dS, dh0))
 
 
 def _local_stage(run: Run, A: Tensor | None) -> Local:
@@ -114,9 +115,9 @@ def _local_stage(run: Run, A: Tensor | None) -> Local:
     P, L = run.by_chunk(t.C, t.C), None
     if A is None:
         L = run.by_chunk(t.C, t.C, dtype=torch.float32)
-    name, kernel, blocks = ("scores", _scores, 1)
+    name, kernel, blocks = "scores", _scores, 1
     if run.gate == CHANNEL:
-        name, kernel, blocks = ("channel_scores", _channel_scores, t.C // 16)
+        name, kernel, blocks = "channel_scores", _channel_scores, t.C // ROWS
     run.launch(
         kernel, chunks * blocks, run.config(name),
         x.q, x.k, x.b, run.G, P, L, t.table, spec.scale, spec.T, t.NT, SOLVE=A is None,
@@ -140,8 +141,8 @@ def _local_adjoint_stage(run: Run, A: Tensor, P: Tensor, do: Tensor) -> Adjoint:
     out = Adjoint(
         Y_hat=run.by_chunk(t.C, t.VP),
         K_hat=run.by_chunk(t.C, t.KP),
-        Q_g=run.by_chunk(t.C, t.KP) if run.stored else None,
-        K_b=run.by_chunk(t.C, t.KP) if run.stored else None,
+        Q_g=run.by_chunk(t.C, t.KP),
+        K_b=run.by_chunk(t.C, t.KP),
     )
     run.launch(
         _local_adjoint, t.M * run.spec.HV, run.config("local_adjoint"),
@@ -175,10 +176,10 @@ def _state_passes(
     passes = (forward is not None) + (reverse is not None)
     run.launch(
         _passes, passes * spec.N * spec.HV * (t.VP // c.BV), c,
-        x.q, x.k, x.b, do, run.G, W_hat, U_hat, K_t, h0, S, U, ht, Y_hat, K_hat, Q_g, K_b, dht, dS,
-        Y, dh0, t.table, t.firsts, spec.scale, spec.T, t.NT,
-        FORWARD=forward is not None, REVERSE=reverse is not None, HAS_STATE=h0 is not None,
-        FINAL=ht is not None, HAS_DHT=dht is not None,
+        x.k, do, run.G, W_hat, U_hat, K_t, h0, S, U, ht, Y_hat, K_hat, Q_g, K_b, dht, dS, Y, dh0,
+        t.starts, t.firsts, spec.T, t.NT,
+        FORWARD=forward is not None, REVERSE=reverse is not None, HAS_STATE=int(h0 is not None),
+        FINAL=int(ht is not None), HAS_DHT=int(dht is not None),
     )  # fmt: skip
 
 
@@ -193,48 +194,51 @@ def _output_stage(run: Run, P: Tensor, U: Tensor, S: Tensor) -> Tensor:
     return o
 
 
-def _gradients(
+def _gradient_stage(
     run: Run, do: Tensor, U: Tensor, S: Tensor, Y: Tensor, dS: Tensor, dh0: Tensor | None
 ) -> Tensors:
-    """Correction, contraction and gate reduction."""
+    """Correction, contraction and gate reduction; dh0 is passed on."""
     x, t, spec, HV = run.active, run.tiles, run.spec, run.spec.HV
     types = gradient_types(run.problem)
-    heads = not run.b_channel  # beta is a number a head, its gradient summed over channels
+    dq, dk = run.by_token(types["q"], spec.K), run.by_token(types["k"], spec.K)
+    dv = torch.empty_like(x.v)
+    dg = run.by_token(types["g"], x.g.shape[-1]) if run.gate else None
+    db = run.by_token(types["b"], x.b.shape[-1])
+    dw = run.by_token(types["w"], spec.V) if run.w_channel else None
+    found = Tensors(dq, dk, dv, dg, db, dw, dh0, None, None)
+    if run.gate != CHANNEL:
+        run.launch(
+            _gradients, t.M * HV, run.config("gradients"),
+            x.q, x.k, x.v, x.b, x.w, do, run.G, U, Y, S, dS, *found[:6], t.table, spec.scale,
+            spec.T, t.NT,
+        )  # fmt: skip
+        return found
 
     dP, dL = run.by_chunk(t.C, t.C), run.by_chunk(t.C, t.C)
     on_diagonal = run.by_chunk(t.C, dtype=torch.float32)
-    dv = torch.empty_like(x.v)
-    dw = run.by_token(types["w"], spec.V) if run.w_channel else None
     db_write = None if run.w_channel else run.by_chunk(t.C, dtype=torch.float32)
     run.launch(
         _correction, t.M * HV, run.config("correction"),
-        x.v, x.b, x.w, do, run.G, U, Y, dP, dL, on_diagonal, dv, dw, db_write, t.table, spec.scale,
+        x.v, x.b, x.w, do, U, Y, dP, dL, on_diagonal, dv, dw, db_write, t.table, spec.scale,
         spec.T, t.NT,
     )  # fmt: skip
-
-    D = None
-    if run.gate == CHANNEL:
-        D = torch.empty(3, t.M, HV, t.C, t.KP, dtype=torch.float32, device=do.device)
-        c = run.config("channel_contraction")
-        run.launch(
-            _channel_contraction, t.M * HV * (t.C // 16) * (t.KP // c.BK), c,
-            x.q, x.k, x.b, run.G, dP, dL, *D, t.table, spec.T, t.NT,
-        )  # fmt: skip
-
-    c = run.config("contraction")
+    c, N = run.config("channel_gradients"), t.C // ROWS
     parts, rows = t.KP // c.BK, t.M * HV * t.C
-    dq, dk = run.by_token(types["q"], spec.K), run.by_token(types["k"], spec.K)
-    dg = run.by_token(types["g"], x.g.shape[-1]) if run.gate else None
-    db = run.by_token(types["b"], x.b.shape[-1])
-    dG = dq.new_empty(parts, rows, dtype=torch.float32) if run.gate == HEAD else None
-    db_erase = dq.new_empty(parts, rows, dtype=torch.float32) if heads else None
+    dG = run.by_chunk(t.C, t.KP, dtype=torch.float32)
+    ends = run.by_chunk(N, t.KP, dtype=torch.float32)
+    db_erase = None if run.b_channel else dG.new_empty(parts, rows)
     run.launch(
-        _contraction, t.M * HV * parts, c,
-        x.q, x.k, x.b, do, run.G, U, Y, S, dS, dP, dL, D, on_diagonal, dq, dk, dg, db, dG, db_erase,
-        t.table, spec.scale, spec.T, t.NT, rows, 0 if D is None else D[0].numel(),
+        _channel_gradients, t.M * HV * N * parts, c,
+        x.q, x.k, x.b, do, run.G, U, Y, S, dS, dP, dL, on_diagonal, dq, dk, db, dG, ends, db_erase,
+        t.table, spec.scale, spec.T, t.NT, rows,
     )  # fmt: skip
-    gate_reduction(run.G, dG, db_erase, db_write, dg, db, t, HV, spec.T)
-    return Tensors(dq, dk, dv, dg, db, dw, dh0, None, None)
+    c = run.config("channel_reduction")
+    run.launch(
+        _channel_reduction, t.M * HV * (t.KP // c.BK), c,
+        run.G, dG, ends, db_erase, db_write, dg, db, t.table, spec.T, t.NT, parts, rows,
+        HAS_W=db_write is not None,
+    )  # fmt: skip
+    return found
 
 
 def decode(problem: Problem) -> tuple[Tensor, Tensor | None]:
@@ -248,6 +252,6 @@ def decode(problem: Problem) -> tuple[Tensor, Tensor | None]:
     run.launch(
         _decode, spec.N * spec.HV * (t.VP // c.BV), c,
         x.q, x.k, x.v, x.g, x.b, x.w, None if h0 is None else h0.contiguous(), o, ht, t.starts,
-        spec.scale, spec.T, HAS_STATE=h0 is not None, FINAL=ht is not None,
+        spec.scale, spec.T, HAS_STATE=int(h0 is not None), FINAL=int(ht is not None),
     )  # fmt: skip
     return o, ht

@@ -44,13 +44,13 @@ def _sums(G, chunk, r, d, GATE: tl.constexpr, C: tl.constexpr, KP: tl.constexpr)
     return Gt, last
 
 
-@triton.jit(do_not_specialize=["T", "NT"])
+@triton.jit(do_not_specialize=["T", "NT", "PACKED"])
 def _local(
     k, v, b, w, G, A, W_hat, U_hat, K_t, table, T, NT,
     H, HV, K, V, C: tl.constexpr,
     KP: tl.constexpr, VP: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, GATE: tl.constexpr,
     B_CHANNEL: tl.constexpr, W_CHANNEL: tl.constexpr, OP: tl.constexpr, PREC: tl.constexpr,
-    PACKED: tl.constexpr,
+    PACKED,
 ):  # fmt: skip
     """W_hat, U_hat and, with a channel gate, K_t."""
     chunk, h, start, rows = place(tl.program_id(0), HV, table, T, NT, C, PACKED)
@@ -80,15 +80,14 @@ def _local(
         tl.store(tile(U_hat, chunk, C, VP, r, d), U.to(U_hat.dtype.element_ty))
 
 
-@triton.jit(do_not_specialize=["T", "NT", "scale"])
+@triton.jit(do_not_specialize=["T", "NT", "PACKED", "scale"])
 def _local_adjoint(
     q, k, b, do, G, A, P, Y_hat, K_hat, Q_g, K_b, table, scale, T, NT,
     H, HV, K, V, C: tl.constexpr,
     KP: tl.constexpr, VP: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, GATE: tl.constexpr,
-    B_CHANNEL: tl.constexpr, STORED: tl.constexpr, OP: tl.constexpr, PREC: tl.constexpr,
-    PACKED: tl.constexpr,
+    B_CHANNEL: tl.constexpr, OP: tl.constexpr, PREC: tl.constexpr, PACKED,
 ):  # fmt: skip
-    """Y_hat, K_hat and, where ``STORED``, the decayed queries and erase keys."""
+    """Y_hat, K_hat and the decayed queries and erase keys."""
     chunk, h, start, rows = place(tl.program_id(0), HV, table, T, NT, C, PACKED)
     hk = h // (HV // H)
     r = tl.arange(0, C)
@@ -107,13 +106,12 @@ def _local_adjoint(
         if GATE > 0:
             Gt, last = _sums(G, chunk, r, d, GATE, C, KP)
             k_t = kt32 * decay(last - Gt)
-        if STORED:
-            kb = kt32 * _erase(b, start, rows, h, HV, r, d, K, B_CHANNEL)
-            qg = load_tokens(q, start, rows, hk, H, r, d, K).to(tl.float32) * scale
-            if GATE > 0:
-                kb *= decay(Gt)
-                qg *= decay(Gt)
-            tl.store(tile(K_b, chunk, C, KP, r, d), kb.to(K_b.dtype.element_ty))
-            tl.store(tile(Q_g, chunk, C, KP, r, d), qg.to(Q_g.dtype.element_ty))
+        kb = kt32 * _erase(b, start, rows, h, HV, r, d, K, B_CHANNEL)
+        qg = load_tokens(q, start, rows, hk, H, r, d, K).to(tl.float32) * scale
+        if GATE > 0:
+            kb *= decay(Gt)
+            qg *= decay(Gt)
+        tl.store(tile(K_b, chunk, C, KP, r, d), kb.to(K_b.dtype.element_ty))
+        tl.store(tile(Q_g, chunk, C, KP, r, d), qg.to(Q_g.dtype.element_ty))
         X = dot(AT, k_t, tl.zeros([C, BK], dtype=tl.float32), OP, PREC)
         tl.store(tile(K_hat, chunk, C, KP, r, d), X.to(K_hat.dtype.element_ty))

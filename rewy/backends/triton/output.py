@@ -8,12 +8,12 @@ import triton.language as tl
 from rewy.backends.triton.common import decay, dot, load_tokens, place, store_tokens, tile
 
 
-@triton.jit(do_not_specialize=["T", "NT", "scale"])
+@triton.jit(do_not_specialize=["T", "NT", "PACKED", "scale"])
 def _output(
     q, G, P, S, U, o, table, scale, T, NT,
     H, HV, K, V, C: tl.constexpr,
     KP: tl.constexpr, VP: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, GATE: tl.constexpr,
-    OP: tl.constexpr, PREC: tl.constexpr, PACKED: tl.constexpr,
+    OP: tl.constexpr, PREC: tl.constexpr, PACKED,
 ):  # fmt: skip
     """o for a chunk, head and tile of BV value channels."""
     pid = tl.program_id(0)

@@ -8,7 +8,6 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from rewy.backends.triton.common import CHANNEL
 from rewy.backends.triton.configs import Config, config
 from rewy.backends.triton.gates import gate_sums
 from rewy.backends.triton.inputs import activate, channel_erase, channel_write, gate_kind
@@ -22,8 +21,6 @@ class Run:
 
     problem, spec: as given. active: the inputs as the kernels take them. tiles: where chunks lie.
     gate: NONE, HEAD or CHANNEL. b_channel, w_channel: whether erase and write are per channel.
-    stored: whether decayed queries and erase keys are kept for the reverse pass, because their
-        factors do not apply to whole rows.
     operand: what products are made of, 'bf16', 'tf32' or 'ieee' (float32). kept: the type of what
         lies between stages. G: gate sums, or None.
     """
@@ -35,7 +32,6 @@ class Run:
         self.tiles = Tiles(spec, x.q.device)
         self.gate = gate_kind(problem)
         self.b_channel, self.w_channel = channel_erase(problem), channel_write(problem)
-        self.stored = self.gate == CHANNEL or self.b_channel
         self.operand = {torch.bfloat16: "bf16", torch.float16: "tf32"}.get(x.q.dtype, "ieee")
         self.kept = torch.bfloat16 if self.operand == "bf16" else torch.float32
         self.G = None
@@ -45,8 +41,8 @@ class Run:
 
     def config(self, kernel: str) -> Config:
         """The configuration of the kernel of that name for this problem."""
-        t = self.tiles
-        return config(kernel, t.C, t.KP, t.VP, self.operand, self.gate)
+        t, columns = self.tiles, self.spec.N * self.spec.HV
+        return config(kernel, t.C, t.KP, t.VP, self.operand, self.gate, columns)
 
     def by_chunk(self, *sizes: int, dtype: torch.dtype | None = None) -> Tensor:
         """An uninitialised ``[M, HV, *sizes]``."""
@@ -74,10 +70,10 @@ class Run:
         shared = {
             "H": spec.H, "HV": spec.HV, "K": spec.K, "V": spec.V, "C": t.C, "KP": t.KP, "VP": t.VP,
             "BK": c.BK, "BV": c.BV, "GATE": self.gate, "B_CHANNEL": self.b_channel,
-            "W_CHANNEL": self.w_channel, "STORED": self.stored, "V_FIRST": spec.state_v_first,
+            "W_CHANNEL": self.w_channel, "V_FIRST": int(spec.state_v_first),
             "OP": tl.bfloat16 if self.operand == "bf16" else tl.float32,
-            "PREC": "ieee" if self.operand == "ieee" else "tf32", "PACKED": t.packed,
+            "PREC": "ieee" if self.operand == "ieee" else "tf32", "PACKED": int(t.packed),
         } | constants  # fmt: skip
         names = kernel.arg_names[len(arguments) :]
-        tensors = [t.table if x is None else x for x in arguments]
+        tensors = [t.nothing if x is None else x for x in arguments]
         start(kernel, programs, c, tensors, {name: shared[name] for name in names})

@@ -19,12 +19,12 @@ from rewy.backends.triton.common import (
 )
 
 
-@triton.jit(do_not_specialize=["T", "NT", "scale"])
+@triton.jit(do_not_specialize=["T", "NT", "PACKED", "scale"])
 def _scores(
     q, k, b, G, P, L, table, scale, T, NT,
     H, HV, K, C: tl.constexpr, KP: tl.constexpr, BK: tl.constexpr, GATE: tl.constexpr,
     B_CHANNEL: tl.constexpr, SOLVE: tl.constexpr, OP: tl.constexpr, PREC: tl.constexpr,
-    PACKED: tl.constexpr,
+    PACKED,
 ):  # fmt: skip
     """P with its diagonal and, where ``SOLVE``, L without; 0 above."""
     chunk, h, start, rows = place(tl.program_id(0), HV, table, T, NT, C, PACKED)

@@ -14,8 +14,8 @@ import torch
 
 from rewy.problem import Spec
 
-SMALLEST = 16  # a matrix unit's tile; heads and chunks are padded up to it
-LARGEST_CHUNK = 64  # the solve's registers; the chunk size changes no result
+SMALLEST = 16  # a matrix unit's tile; heads are padded up to it
+CHUNKS = 32, 64  # rows; the chunk size changes no result
 
 
 def padded(size: int) -> int:
@@ -27,13 +27,14 @@ class Tiles:
     """Where the chunks of a problem lie.
 
     Attributes:
-        C: rows a chunk: 16, 32 or 64, at most what the problem asks for (but 16).
+        C: rows a chunk, 32 or 64: the smallest that holds what the problem asks for or has.
         M: chunks in all. NT: chunks a sequence where all are equally long.
         KP, VP: K and V padded.
         packed: whether the sequences differ in length.
         table: ``[M, 2]`` int64, first token and rows of each chunk; one element unless packed.
         starts: ``[N + 1]`` int64, the first token of each sequence; one element unless packed.
         firsts: ``[N + 1]`` int64, the first chunk of each sequence; one element unless packed.
+        nothing: what stands for a tensor that is not there.
     """
 
     def __init__(self, spec: Spec, device: torch.device):
@@ -41,14 +42,15 @@ class Tiles:
         self.packed = starts != tuple(range(0, spec.B * spec.T + 1, max(spec.T, 1)))
         lengths = [b - a for a, b in pairwise(starts)] if self.packed else [spec.T]
         longest = max(lengths, default=0)
-        self.C = min(spec.chunk_size, LARGEST_CHUNK, padded(max(longest, 1)))
+        self.C = next((C for C in CHUNKS if C >= min(spec.chunk_size, longest)), CHUNKS[-1])
         self.KP, self.VP = padded(spec.K), padded(spec.V)
+        self.nothing = _nothing(device, torch.float32)
         self.NT = -(-spec.T // self.C)
         if self.packed:
             self.starts, self.table, self.firsts = _tables(starts, self.C, device)
             self.M = len(self.table)
         else:
-            self.starts = self.table = self.firsts = _nothing(device)
+            self.starts = self.table = self.firsts = _nothing(device, torch.int64)
             self.M = spec.N * self.NT
 
 
@@ -70,5 +72,5 @@ def _tables(
 
 
 @lru_cache(maxsize=8)
-def _nothing(device: torch.device) -> torch.Tensor:
-    return torch.zeros(1, dtype=torch.int64, device=device)
+def _nothing(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    return torch.zeros(1, dtype=dtype, device=device)

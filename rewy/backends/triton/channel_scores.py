@@ -1,0 +1,83 @@
+"""Local scores of a channel gate: P and L, one program for ROWS rows of a chunk and head."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from rewy.backends.triton.channel import LEVELS, SUB, centre, erase_keys, halves, meet
+from rewy.backends.triton.common import (
+    decay,
+    dot,
+    load_rows,
+    load_tokens,
+    place,
+    tile,
+)
+
+
+@triton.jit(do_not_specialize=["T", "NT", "PACKED", "scale"])
+def _channel_scores(
+    q, k, b, G, P, L, table, scale, T, NT,
+    H, HV, K, C: tl.constexpr, KP: tl.constexpr,
+    BK: tl.constexpr, B_CHANNEL: tl.constexpr, SOLVE: tl.constexpr, OP: tl.constexpr,
+    PREC: tl.constexpr, PACKED,
+):  # fmt: skip
+    """ROWS rows of P, with its diagonal, and where ``SOLVE`` of L, without; 0 above it."""
+    N: tl.constexpr = C // SUB
+    block, pid = tl.program_id(0) % N, tl.program_id(0) // N
+    chunk, h, start, rows = place(pid, HV, table, T, NT, C, PACKED)
+    hk = h // (HV // H)
+    i = tl.arange(0, SUB)
+    r = block * SUB + i
+    erase = tl.full([SUB], 1.0, dtype=tl.float32)
+    if not B_CHANNEL:
+        erase = load_rows(b, start, rows, h, HV, r)
+
+    zero = tl.zeros([SUB, SUB], dtype=tl.float32)
+    for other in range(0, block):
+        Pt, Lt = zero, zero
+        c = other * SUB + i
+        for first in range(0, KP, BK):
+            d = first + tl.arange(0, BK)
+            at_start = centre(G, chunk, block * SUB, d, C, KP)
+            down = decay(tl.load(tile(G, chunk, C, KP, r, d)) - at_start)
+            source = load_tokens(k, start, rows, hk, H, c, d, K).to(tl.float32)
+            source *= decay(at_start - tl.load(tile(G, chunk, C, KP, c, d)))
+            source = tl.trans(source.to(OP))
+            qt = load_tokens(q, start, rows, hk, H, r, d, K).to(tl.float32)
+            Pt = dot(qt * down, source, Pt, OP, PREC)
+            if SOLVE:
+                kt = load_tokens(k, start, rows, hk, H, r, d, K).to(tl.float32)
+                kt = erase_keys(b, kt, start, rows, h, HV, r, d, K, B_CHANNEL)
+                Lt = dot(kt * down, source, Lt, OP, PREC)
+        tl.store(tile(P, chunk, C, C, r, c), (Pt * scale).to(P.dtype.element_ty))
+        if SOLVE:
+            tl.store(tile(L, chunk, C, C, r, c), Lt * erase[:, None])
+
+    Pt, Lt = zero, zero
+    own = tl.zeros([SUB], dtype=tl.float32)
+    for first in range(0, KP, BK):
+        d = first + tl.arange(0, BK)
+        Gt = tl.load(tile(G, chunk, C, KP, r, d))
+        qt = load_tokens(q, start, rows, hk, H, r, d, K).to(tl.float32)
+        kt = load_tokens(k, start, rows, hk, H, r, d, K).to(tl.float32)
+        bk = erase_keys(b, kt, start, rows, h, HV, r, d, K, B_CHANNEL)
+        own += tl.sum(qt * kt, 1)
+        for level in range(LEVELS):
+            half = SUB // 2 >> level
+            e = halves(G, chunk, Gt, r, d, half, C, KP)
+            pairs = meet(i, half) & (i[:, None] > i[None, :])
+            source = tl.trans((kt * e).to(OP))
+            Pt += tl.where(pairs, dot(qt * e, source, zero, OP, PREC), 0.0)
+            if SOLVE:
+                Lt += tl.where(pairs, dot(bk * e, source, zero, OP, PREC), 0.0)
+    Pt = tl.where(i[:, None] == i[None, :], own[:, None], Pt)
+    tl.store(tile(P, chunk, C, C, r, r), (Pt * scale).to(P.dtype.element_ty))
+    if SOLVE:
+        tl.store(tile(L, chunk, C, C, r, r), Lt * erase[:, None])
+    for other in range(block + 1, N):
+        c = other * SUB + i
+        tl.store(tile(P, chunk, C, C, r, c), zero.to(P.dtype.element_ty))
+        if SOLVE:
+            tl.store(tile(L, chunk, C, C, r, c), zero)

@@ -1,0 +1,146 @@
+"""Correction, contraction and gate reduction without a gate or with one a head: one program a chunk
+and head, from the states and their adjoints to the final gradients.
+
+The adjoint of ``(I + L) U = w * V - K_b S_0`` is one system. Of its three local products ``Y = A^T
+dU`` is formed in the reverse pass; here are ``dL = -tril_-1(Y U^T)`` and ``dK_b = -Y S_0^T``. dP
+and dL never leave the program. Both are wanted transposed, too, and are multiplied out a second
+time: a transposed accumulator as an operand is what Triton compiles wrongly on Hopper.
+
+The gate's adjoint is role times adjoint, products already at hand: no Gram matrix. Pairs i = j
+carry no decay and are left out of it.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from rewy.backends.triton.common import (
+    decay,
+    dot,
+    forgets,
+    load_rows,
+    load_tokens,
+    place,
+    store_tokens,
+    tile,
+    tile_t,
+)
+
+
+@triton.jit
+def _residuals(do, Y, U, chunk, start, rows, h, HV, V, r, e, C: tl.constexpr, VP: tl.constexpr):
+    """dO, Y and U of a tile of value channels, ``[C, BV]`` each."""
+    dO = load_tokens(do, start, rows, h, HV, r, e, V)
+    return dO, tl.load(tile(Y, chunk, C, VP, r, e)), tl.load(tile(U, chunk, C, VP, r, e))
+
+
+@triton.jit(do_not_specialize=["T", "NT", "PACKED", "scale"])
+def _gradients(
+    q, k, v, b, w, do, G, U, Y, S, dS, dq, dk, dv, dg, db, dw, table, scale, T, NT,
+    H, HV, K, V, C: tl.constexpr,
+    KP: tl.constexpr, VP: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, GATE: tl.constexpr,
+    B_CHANNEL: tl.constexpr, W_CHANNEL: tl.constexpr, OP: tl.constexpr, PREC: tl.constexpr,
+    PACKED,
+):  # fmt: skip
+    chunk, h, start, rows = place(tl.program_id(0), HV, table, T, NT, C, PACKED)
+    hk = h // (HV // H)
+    r = tl.arange(0, C)
+    one = tl.arange(0, 1)
+    db_rows = tl.zeros([C], dtype=tl.float32)
+
+    # The correction: dP, dL and what follows from Y alone.
+    zero = tl.zeros([C, C], dtype=tl.float32)
+    lower, upper = r[:, None] > r[None, :], r[:, None] < r[None, :]
+    from_start = tl.full([C], 1.0, dtype=tl.float32)
+    to_end, total = from_start, 1.0
+    if GATE == 1:
+        Gr = tl.load(G + chunk * C + r)
+        last = tl.load(G + chunk * C + C - 1)
+        from_start, to_end, total = decay(Gr), decay(last - Gr), decay(last)
+    dP, dL, dPT, dLT = zero, zero, zero, zero
+    own = tl.zeros([C], dtype=tl.float32)  # dP's diagonal
+    dO, Yt, Ut = _residuals(do, Y, U, chunk, start, rows, h, HV, V, r, tl.arange(0, BV), C, VP)
+    for vt in range(0, VP, BV):
+        e = vt + tl.arange(0, BV)
+        if VP > BV:
+            dO, Yt, Ut = _residuals(do, Y, U, chunk, start, rows, h, HV, V, r, e, C, VP)
+        own += tl.sum(dO.to(tl.float32) * Ut.to(tl.float32), 1)
+        Y32 = Yt.to(tl.float32)
+        v32 = load_tokens(v, start, rows, h, HV, r, e, V).to(tl.float32)
+        if W_CHANNEL:
+            wt = load_tokens(w, start, rows, h, HV, r, e, V).to(tl.float32)
+            store_tokens(dw, start, rows, h, HV, r, e, V, v32 * Y32)
+        else:
+            wt = load_rows(b, start, rows, h, HV, r)[:, None]
+            db_rows += tl.sum(v32 * Y32, 1)
+        store_tokens(dv, start, rows, h, HV, r, e, V, wt * Y32)
+        UT = tl.trans(Ut)
+        dP = dot(dO, UT, dP, OP, PREC)
+        dL = dot(Yt, UT, dL, OP, PREC)
+        dPT = dot(Ut, tl.trans(dO), dPT, OP, PREC)
+        dLT = dot(Ut, tl.trans(Yt), dLT, OP, PREC)
+    own *= scale
+    if GATE == 1:
+        between = decay(Gr[:, None] - Gr[None, :])
+        dP, dL = dP * between, dL * between
+        back = decay(Gr[None, :] - Gr[:, None])
+        dPT, dLT = dPT * back, dLT * back
+    dP, dL = tl.where(lower, dP * scale, 0.0).to(OP), tl.where(lower, -dL, 0.0).to(OP)
+    dPT, dLT = tl.where(upper, dPT * scale, 0.0).to(OP), tl.where(upper, -dLT, 0.0).to(OP)
+
+    # The contraction, a tile of key channels after the other.
+    dG = tl.zeros([C], dtype=tl.float32)
+    ends = tl.zeros([C], dtype=tl.float32)  # what of dG reaches the chunk's end, by row
+    kept = tl.zeros([BK], dtype=tl.float32)
+    empty = tl.zeros([C, BK], dtype=tl.float32)
+    for kt in range(0, KP, BK):
+        d = kt + tl.arange(0, BK)
+        Dq, Dbk, Dkt = empty, empty, empty
+        for vt in range(0, VP, BV):
+            e = vt + tl.arange(0, BV)
+            if VP > BV:
+                dO, Yt, Ut = _residuals(do, Y, U, chunk, start, rows, h, HV, V, r, e, C, VP)
+            ST = tl.load(tile_t(S, chunk, KP, VP, d, e))
+            dST = tl.load(tile_t(dS, chunk, KP, VP, d, e))
+            Dq = dot(dO, ST, Dq, OP, PREC)
+            Dbk = dot(Yt, ST, Dbk, OP, PREC)
+            Dkt = dot(Ut, dST, Dkt, OP, PREC)
+            if GATE == 1:
+                kept += tl.sum(ST.to(tl.float32) * dST.to(tl.float32), 0)
+        qt = load_tokens(q, start, rows, hk, H, r, d, K)
+        kt_ = load_tokens(k, start, rows, hk, H, r, d, K)
+        q32, k32 = qt.to(tl.float32), kt_.to(tl.float32)
+        if B_CHANNEL:
+            bt = load_tokens(b, start, rows, h, HV, r, d, K).to(tl.float32)
+        else:
+            bt = load_rows(b, start, rows, h, HV, r)[:, None]
+        bk = bt * k32
+        Dq *= (scale * from_start)[:, None]
+        Dbk *= -from_start[:, None]
+        Dkt *= to_end[:, None]
+        Dq = dot(dP, kt_, Dq, OP, PREC)
+        Dbk = dot(dL, kt_, Dbk, OP, PREC)
+        Dk = dot(dPT, qt, empty, OP, PREC)
+        Dk = dot(dLT, bk, Dk, OP, PREC)
+        if GATE == 1:
+            dG += tl.sum(q32 * Dq + bk * Dbk - k32 * Dk, 1)
+            ends += tl.sum(k32 * Dkt, 1)
+        store_tokens(dq, start, rows, h, HV, r, d, K, Dq + own[:, None] * k32)
+        store_tokens(dk, start, rows, h, HV, r, d, K, Dk + Dkt + own[:, None] * q32 + bt * Dbk)
+        if B_CHANNEL:
+            store_tokens(db, start, rows, h, HV, r, d, K, k32 * Dbk)
+        else:
+            db_rows += tl.sum(k32 * Dbk, 1)
+
+    if GATE == 1:
+        # The last row's own key reaches the chunk's end undecayed: it is in neither role.
+        ends = tl.where(r < rows - 1, ends, 0.0)
+        at_end = tl.sum(ends) + total * tl.sum(kept)
+        dG = tl.cumsum(dG - ends + tl.where(r == rows - 1, at_end, 0.0), 0, reverse=True)
+        # Across a decay of 0 nothing flows: what is left there is rounding.
+        before = tl.load(G + chunk * C + r - 1, mask=r > 0, other=0)
+        dG = tl.where(forgets(Gr, before), 0.0, dG)
+        store_tokens(dg, start, rows, h, HV, r, one, 1, dG[:, None])
+    if not B_CHANNEL:
+        store_tokens(db, start, rows, h, HV, r, one, 1, db_rows[:, None])
