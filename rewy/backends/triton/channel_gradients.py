@@ -24,7 +24,7 @@ from rewy.backends.triton.common import (
 )
 
 
-@triton.jit(do_not_specialize=["T", "NT", "PACKED", "scale", "parts_stride"])
+@triton.jit(do_not_specialize=["T", "NT", "PACKED", "scale", "parts_stride", "H", "HV"])
 def _channel_gradients(
     q, k, b, do, G, U, Y, S, dS, dP, dL, on_diagonal, dq, dk, db, dG, ends, db_erase,
     table, scale, T, NT, parts_stride,
@@ -119,7 +119,7 @@ def _channel_gradients(
     store_tokens(dk, start, rows, h, HV, r, d, K, Dk + Sk + own * qt + bt * Dbk)
 
 
-@triton.jit(do_not_specialize=["T", "NT", "PACKED", "parts", "parts_stride"])
+@triton.jit(do_not_specialize=["T", "NT", "PACKED", "parts", "parts_stride", "HV"])
 def _channel_reduction(
     G, dG, ends, db_erase, db_write, dg, db, table, T, NT, parts, parts_stride,
     HV, K, C: tl.constexpr, KP: tl.constexpr, BK: tl.constexpr,

@@ -67,16 +67,18 @@ _BFLOAT16 = {
     ("gradients", 0): (32, 128, 4, 2),
     ("gradients", 1): (32, 128, 4, 3),
 }
+# Products in float32 are unrolled multiply-adds: more warps and small tiles, or compiling takes
+# longer than running.
 _FLOAT32 = {
-    "channel_scores": (32, 0, 1, 2),
-    "channel_gradients": (16, 32, 1, 2),
+    "channel_scores": (16, 0, 4, 2),
+    "channel_gradients": (16, 16, 4, 2),
     "channel_reduction": (32, 0, 4, 2),
-    "scores": (32, 0, 4, 2),
-    "solve": (0, 0, 2, 2),
-    "local": (32, 32, 4, 2),
-    "local_adjoint": (32, 32, 4, 2),
-    "passes": (0, 16, 4, 2),
-    "output": (32, 32, 4, 2),
-    "correction": (0, 32, 4, 2),
-    "gradients": (32, 32, 4, 2),
+    "scores": (16, 0, 8, 2),
+    "solve": (0, 0, 4, 2),
+    "local": (16, 16, 8, 2),
+    "local_adjoint": (16, 16, 8, 2),
+    "passes": (0, 16, 8, 2),
+    "output": (16, 16, 8, 2),
+    "correction": (0, 16, 8, 2),
+    "gradients": (16, 16, 8, 2),
 }

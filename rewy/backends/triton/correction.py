@@ -21,7 +21,7 @@ from rewy.backends.triton.common import (
 )
 
 
-@triton.jit(do_not_specialize=["T", "NT", "PACKED", "scale"])
+@triton.jit(do_not_specialize=["T", "NT", "PACKED", "scale", "HV"])
 def _correction(
     v, b, w, do, U, Y, dP, dL, on_diagonal, dv, dw, db_write, table, scale, T, NT,
     HV, V, C: tl.constexpr, VP: tl.constexpr, BV: tl.constexpr,

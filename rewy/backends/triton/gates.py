@@ -22,7 +22,7 @@ LOG2E = tl.constexpr(1.4426950408889634)
 FORGETS = tl.constexpr(-160.0)  # 2**-149 is the smallest float32
 
 
-@triton.jit(do_not_specialize=["T", "NT", "PACKED"])
+@triton.jit(do_not_specialize=["T", "NT", "PACKED", "HV"])
 def _gate_sums(
     g, G, table, T, NT,
     HV, D, DP: tl.constexpr, C: tl.constexpr, BD: tl.constexpr,

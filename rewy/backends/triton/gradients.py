@@ -35,7 +35,7 @@ def _residuals(do, Y, U, chunk, start, rows, h, HV, V, r, e, C: tl.constexpr, VP
     return dO, tl.load(tile(Y, chunk, C, VP, r, e)), tl.load(tile(U, chunk, C, VP, r, e))
 
 
-@triton.jit(do_not_specialize=["T", "NT", "PACKED", "scale"])
+@triton.jit(do_not_specialize=["T", "NT", "PACKED", "scale", "H", "HV"])
 def _gradients(
     q, k, v, b, w, do, G, U, Y, S, dS, dq, dk, dv, dg, db, dw, table, scale, T, NT,
     H, HV, K, V, C: tl.constexpr,

@@ -68,18 +68,22 @@ def activate(problem: Problem) -> Active:
     if spec.beta_activation:
         b = activations.beta_sigmoid(b.float(), spec.neg_eigval)
         w = None if w is None else activations.beta_sigmoid(w.float(), False)
+    if not channel_erase(problem):  # small, and one type compiles once
+        b = b.float()
     q, k, v, g, b, w = (None if y is None else y.contiguous() for y in (q, k, x.v, g, b, w))
     return Active(q, k, v, g, b, w, q32, k32, q_rstd, k_rstd)
 
 
 def gradient_types(problem: Problem) -> dict[str, torch.dtype]:
-    """What the kernels write gradients in: the argument's type unless something follows."""
+    """What the kernels write gradients in: the argument's type unless something follows, float32
+    for gates always.
+    """
     spec, x = problem
     follows = {
         "q": spec.l2norm or spec.HV > spec.H,
         "k": spec.l2norm or spec.HV > spec.H,
-        "g": spec.gate_activation,
-        "b": spec.beta_activation,
+        "g": True,
+        "b": spec.beta_activation or not channel_erase(problem),
         "w": spec.beta_activation,
     }
     return {

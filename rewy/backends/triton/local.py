@@ -44,7 +44,7 @@ def _sums(G, chunk, r, d, GATE: tl.constexpr, C: tl.constexpr, KP: tl.constexpr)
     return Gt, last
 
 
-@triton.jit(do_not_specialize=["T", "NT", "PACKED"])
+@triton.jit(do_not_specialize=["T", "NT", "PACKED", "H", "HV"])
 def _local(
     k, v, b, w, G, A, W_hat, U_hat, K_t, table, T, NT,
     H, HV, K, V, C: tl.constexpr,
@@ -80,7 +80,7 @@ def _local(
         tl.store(tile(U_hat, chunk, C, VP, r, d), U.to(U_hat.dtype.element_ty))
 
 
-@triton.jit(do_not_specialize=["T", "NT", "PACKED", "scale"])
+@triton.jit(do_not_specialize=["T", "NT", "PACKED", "scale", "H", "HV"])
 def _local_adjoint(
     q, k, b, do, G, A, P, Y_hat, K_hat, Q_g, K_b, table, scale, T, NT,
     H, HV, K, V, C: tl.constexpr,

@@ -8,7 +8,7 @@ import triton.language as tl
 from rewy.backends.triton.common import decay, dot, load_tokens, place, store_tokens, tile
 
 
-@triton.jit(do_not_specialize=["T", "NT", "PACKED", "scale"])
+@triton.jit(do_not_specialize=["T", "NT", "PACKED", "scale", "H", "HV"])
 def _output(
     q, G, P, S, U, o, table, scale, T, NT,
     H, HV, K, V, C: tl.constexpr,

@@ -19,7 +19,7 @@ from rewy.backends.triton.common import (
 )
 
 
-@triton.jit(do_not_specialize=["T", "NT", "PACKED", "scale"])
+@triton.jit(do_not_specialize=["T", "NT", "PACKED", "scale", "H", "HV"])
 def _scores(
     q, k, b, G, P, L, table, scale, T, NT,
     H, HV, K, C: tl.constexpr, KP: tl.constexpr, BK: tl.constexpr, GATE: tl.constexpr,

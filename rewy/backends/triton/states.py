@@ -25,7 +25,7 @@ VARIANT = tl.constexpr(int(os.environ.get("VARIANT", "0")))
 
 
 # Not worth a compiled form of their own.
-FLAGS = ["T", "NT", "PACKED", "HAS_STATE", "FINAL", "HAS_DHT", "V_FIRST"]
+FLAGS = ["T", "NT", "H", "HV", "PACKED", "HAS_STATE", "FINAL", "HAS_DHT", "V_FIRST"]
 
 
 @triton.jit

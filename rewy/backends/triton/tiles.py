@@ -14,12 +14,12 @@ import torch
 
 from rewy.problem import Spec
 
-SMALLEST = 16  # a matrix unit's tile; heads are padded up to it
+SMALLEST = 32  # heads are padded up to it; a matrix unit's tile is 16, but every size compiles anew
 CHUNKS = 32, 64  # rows; the chunk size changes no result
 
 
 def padded(size: int) -> int:
-    """The power of two, at least 16, that holds ``size``."""
+    """The power of two, at least 32, that holds ``size``."""
     return max(SMALLEST, 1 << (size - 1).bit_length())
 
 
