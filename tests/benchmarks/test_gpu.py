@@ -1,0 +1,226 @@
+"""What of benchmarks/gpu.py needs no GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from measuring.checks import complaint, errors, truth
+from measuring.floors import Ceilings, floor, moved_bytes, product_flops
+from measuring.plot import plot
+from measuring.report import add_floors, means, ratio, report
+from measuring.shapes import (
+    LOWEST_GATE,
+    OPERATORS,
+    SHAPES,
+    SIX,
+    Shape,
+    gates_of,
+    make_inputs,
+    small,
+)
+from measuring.timing import spread
+from measuring.warming import jobs
+
+ROOT = Path(__file__).parents[2]
+H200 = Ceilings(4.3e12, 788e12)
+TINY = Shape("tiny", (70, 70), H=2, HV=4, size=16)
+
+
+def row(shape="b1-t8192", ours=1.0, theirs=2.0, **changes):
+    """A row as it is recorded."""
+
+    def side(ms):
+        times = {"median": ms, "low": ms, "high": ms, "host": 0.1}
+        wrong = {"errors": {"o": 1e-3, "dg": 4e-3}, "errors_small": {"o": 1e-3}}
+        return {"forward": times, "backward": {**times}, "peak_mib": 100.0, "used": [], **wrong}
+
+    return {
+        "operator": "kda", "shape": shape, "gates": "initial", "policy": "save",
+        "sides": {"rewy": side(ours), "fla": side(theirs), "fla safe_gate": {"refused": "a & b"}},
+        **changes,
+    }  # fmt: skip
+
+
+def run(rows):
+    """A recorded run."""
+    return {
+        "about": {"date": "2026-12-01", "command": "python benchmarks/gpu.py", "gpu": "H200",
+                  "versions": {"rewy": "0.1.0"}, "repeats": 30, "ceilings": H200._asdict()},
+        "rows": rows,
+    }  # fmt: skip
+
+
+def test_shapes_are_the_issue_s():
+    sizes = {name: (s.B, s.tokens, s.H, s.HV, s.size) for name, s in SHAPES.items()}
+    assert sizes == {
+        "b1-t8192": (1, 8192, 16, 16, 128),
+        "b1-t32768": (1, 32768, 16, 16, 128),
+        "b8-t2048": (8, 16384, 16, 16, 128),
+        "b4-t8192": (4, 32768, 16, 16, 128),
+        "packed-t16384": (1, 16384, 16, 16, 128),
+        "b4-t4096-k64": (4, 16384, 16, 16, 64),
+        "gva-b1-t8192": (1, 8192, 16, 32, 128),
+    }
+    assert len(SHAPES["packed-t16384"].lengths) == 8
+    assert "gva-b1-t8192" not in SIX
+    assert len(SIX) == 6
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_small_shapes_compile_to_the_same(shape):
+    few = small(shape)
+    assert few.tokens <= 250 * shape.B
+    kept = ("packed", "B", "H", "HV", "size")
+    assert [getattr(few, name) for name in kept] == [getattr(shape, name) for name in kept]
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_inputs(operator):
+    for gates in gates_of(operator):
+        spec, t = make_inputs(operator, TINY, gates, "cpu").problem
+        assert (spec.B, spec.T, spec.HV, spec.N) == (2, 70, 4, 2)
+        assert (t.g is None) == (operator == "delta_rule")
+        if t.g is not None:
+            assert float(t.g.max()) <= 0
+            assert float(t.g.min()) >= LOWEST_GATE
+            assert (float(t.g.max()) <= -1) == (gates == "strong")
+
+
+def test_truth_by_heads_is_the_eager_graph():
+    from rewy.backends.eager import eager
+    from rewy.problem import Problem
+
+    x = make_inputs("gdn2", TINY._replace(H=8, HV=16), "initial", "cpu")
+    found = truth(x, torch.float32)
+    spec, t = x.under("save").problem
+    problem = Problem(spec, type(t)(*(None if y is None else y.float() for y in t)))
+    o, _, saved = eager.forward(problem)
+    torch.testing.assert_close(found["o"], o)
+    d = eager.backward(problem, saved, x.do.float(), None)
+    assert max(errors(found, {"dk": d.k, "dg": d.g, "dw": d.w}).values()) < 1e-5
+    assert found.keys() == {"o", "dq", "dk", "dv", "dg", "db", "dw"}
+
+
+def test_what_is_wrong_is_told():
+    assert complaint({"o": 1e-3}, "here") is None
+    assert complaint({"o": 1e-3, "dg": 0.3}, "here") == "wrong at the here: dg 3.0e-01"
+    assert complaint({"o": float("nan")}, "here") == "wrong at the here: o nan"
+    with pytest.raises(ValueError, match="lack"):
+        errors({}, {"o": torch.ones(1)})
+
+
+def test_floors_are_those_of_the_design():
+    """Milliseconds of the backward at B1 T32768 on an H200, counted by hand."""
+    shape = SHAPES["b1-t32768"]
+    macs_a_chunk_and_head = product_flops(shape, "recompute", "backward") / 2 / 512 / 16
+    assert macs_a_chunk_and_head == pytest.approx(14.7e6, rel=0.01)
+    found = {
+        operator: floor(operator, shape, "recompute", "backward", H200) for operator in OPERATORS
+    }
+    ms = {operator: round(1e3 * x.seconds, 2) for operator, x in found.items()}
+    assert ms == {"delta_rule": 0.31, "gated_delta_rule": 0.31, "kda": 0.36, "gdn2": 0.48}
+    assert (found["kda"].binding, found["delta_rule"].binding) == ("bytes", "products")
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_bytes_are_those_of_the_tensors(operator):
+    x = make_inputs(operator, TINY, gates_of(operator)[0], "cpu")
+    inputs = sum(y.nbytes for y in x.problem.tensors if y is not None)
+    kept = 2 * (2 * 2) * 4 * 64 * 64  # A: two chunks of two sequences, four heads
+    assert moved_bytes(operator, TINY, "recompute", "forward") == inputs + x.do.nbytes + kept
+    assert moved_bytes(operator, TINY, "recompute", "backward") == 2 * inputs + x.do.nbytes + kept
+
+
+def test_means_are_geometric_and_over_the_six():
+    rows = [row("b1-t8192", 1, 2), row("b1-t32768", 1, 8), row("gva-b1-t8192", 1, 100)]
+    (forward, backward) = means(rows)
+    assert (forward["direction"], backward["direction"]) == ("forward", "backward")
+    assert backward["mean"] == pytest.approx(4)
+    assert (backward["against"], backward["shapes"], backward["least"]) == ("fla", 2, 2)
+    assert ratio(rows[0], "fla safe_gate", "backward") is None
+
+
+def test_shares_and_report():
+    found = run([row()])
+    add_floors(found["rows"], H200)
+    side = found["rows"][0]["sides"]["rewy"]
+    least = found["rows"][0]["floors"]["backward"]
+    assert side["backward"]["share"] == pytest.approx(least["ms"])
+    text = report(run([row(), row("b8-t2048")]))
+    assert "| kda | initial | save | b1-t8192 | fla | 2.000 | 2.000 to 2.000 | 2.00 |" in text
+    assert "| kda | initial | save | fla | backward | 2.00 | 2.00 | 2 of 6 |" in text
+    assert "- fla safe_gate, kda: a & b: b1-t8192 (initial gates, save), b8-t2048" in text
+    widths = {line.count("|") for line in text.split("## ")[1].splitlines() if line[:1] == "|"}
+    assert widths == {14}
+
+
+def test_plot_is_svg():
+    svg = plot(run([row(), row("b8-t2048", 1, 0.5)]), "backward")
+    circles = ElementTree.fromstring(svg).findall(".//{*}circle")
+    assert len(circles) == 2 + 2  # the legend's and the rows'
+    ElementTree.fromstring(plot(run([]), "forward"))
+
+
+def test_from_merges_runs_of_one_card(tmp_path):
+    files = [tmp_path / "a.json", tmp_path / "b.json", tmp_path / "c.json"]
+    other = run([])
+    other["about"]["gpu"] = "another"
+    calls = [{"operator": "kda", "policy": "save", "side": "rewy", "seconds": 7.25}]
+    for file, found in zip(files, (run([row()]), {**run([]), "first_calls": calls}, other),
+                           strict=True):  # fmt: skip
+        file.write_text(json.dumps(found))
+    command = [sys.executable, ROOT / "benchmarks/gpu.py", "--plot", tmp_path / "x.svg", "--from"]
+    done = subprocess.run([*command, *files[:2]], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "| kda | save | rewy | 7.2 |" in done.stdout
+    assert (tmp_path / "x.svg").read_text().startswith("<svg")
+    done = subprocess.run([*command, files[0], files[2]], capture_output=True, text=True)
+    assert "was not measured with" in done.stderr
+
+
+def test_spread():
+    assert spread([5.0, 1.0, 2.0, 3.0, 4.0, 6.0]) == {"median": 3.5, "low": 2.0, "high": 5.0}
+
+
+def test_warming_covers_each_kind_of_shape_once():
+    every = jobs(["kda"], list(SHAPES.values()), ours_only=False)
+    ours = [job.shapes for job in every if job.ours]
+    assert sorted(name for names in ours for name in names) == sorted(SHAPES)
+    assert ("b1-t8192", "b1-t32768", "b8-t2048", "b4-t8192") in ours
+    assert {job.shard for job in every if not job.ours} == {0, 1, 2}
+    assert jobs(["kda"], list(SHAPES.values()), ours_only=True) == [j for j in every if j.ours]
+
+
+def test_a_row_is_measured_and_told():
+    """All but the card: the kernels are interpreted, the clock is the host's."""
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.benchmarks.interpreted"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert run.returncode == 0, run.stdout
+    assert "1 rows" in run.stdout
+
+
+@pytest.mark.skipif(importlib.util.find_spec("fla") is None, reason="fla-core is not installed")
+def test_fla_takes_what_it_is_given():
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.benchmarks.launchless"],
+        cwd=ROOT,
+        env={**os.environ, "FLA_CACHE_RESULTS": "0"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert run.returncode == 0, run.stdout
+    assert "30 calls" in run.stdout
