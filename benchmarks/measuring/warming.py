@@ -74,6 +74,8 @@ def work(job: Job, policies: list[str]) -> list[str]:
     for side in sides_of(job.operator, job.ours):
         if (side.name == "rewy") != job.ours:
             continue
+        if side.name == "flash-qla" and job.shard:  # it has no candidates to share
+            continue
         for name in job.shapes:
             shape = SHAPES[name]
             lengths = (150, 1, 64, 35) if shape.packed else shape.B * (256,)
