@@ -85,6 +85,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                                   deadline=deadline)  # fmt: skip
             lines = path.read_text().splitlines() if path.exists() else []
         found["rows"] += [json.loads(line) for line in lines]
+        if status:
+            found["about"].setdefault("faults", {})[operator] = status
         say(f"{operator}: {len(lines)} rows in {time.time() - now:.0f} s"
             + f", its process ended with {status}" * bool(status))  # fmt: skip
         if options.json:
@@ -179,7 +181,12 @@ def read(paths: list[Path]) -> dict[str, Any]:
         for what in ("gpu", "versions"):
             if run["about"][what] != first["about"][what]:
                 raise SystemExit(f"{path} was not measured with {paths[0]}'s {what}")
-        first["about"] = {**run["about"], **first["about"]}
+        faults = {**first["about"].get("faults", {}), **run["about"].get("faults", {})}
+        first["about"] = {
+            **run["about"],
+            **first["about"],
+            **({"faults": faults} if faults else {}),
+        }
         for what in ("rows", "first_calls"):
             first[what] = first.get(what, []) + run.get(what, [])
     return first
@@ -236,6 +243,8 @@ def main() -> None:
     print(report(found))
     if options.plot:
         options.plot.write_text(plot(found, "backward"))
+    if "faults" in found["about"]:
+        raise SystemExit(1)
 
 
 def tell_missing(options: argparse.Namespace) -> None:

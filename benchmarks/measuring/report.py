@@ -132,6 +132,8 @@ def report(found: dict[str, Any]) -> str:
     about, rows = found["about"], found.get("rows", [])
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     parts = [f"{about['gpu']}, {about['date']}, `{about['command']}`; {versions}"]
+    for operator, status in about.get("faults", {}).items():
+        parts.append(f"{operator}: its process ended with {status}; what it had measured is here.")
     if rows:
         ceilings = Ceilings(**about["ceilings"])
         add_floors(rows, ceilings)
