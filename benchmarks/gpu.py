@@ -121,13 +121,11 @@ def first_calls(options: argparse.Namespace) -> dict[str, Any]:
 
 def work(step: str, task: dict[str, Any]) -> None:
     """One step, in this process."""
-    import torch
     from measuring import rows, warming
     from measuring.fla import lift_refusal
     from measuring.sides import missing
 
     options = argparse.Namespace(**task)
-    torch.backends.cuda.matmul.allow_tf32 = False  # the eager graph in float32 is the truth
     if options.lift_refusal and not missing("fla"):
         lift_refusal()
     if step == "warm":
@@ -181,12 +179,9 @@ def read(paths: list[Path]) -> dict[str, Any]:
         for what in ("gpu", "versions"):
             if run["about"][what] != first["about"][what]:
                 raise SystemExit(f"{path} was not measured with {paths[0]}'s {what}")
-        faults = {**first["about"].get("faults", {}), **run["about"].get("faults", {})}
-        first["about"] = {
-            **run["about"],
-            **first["about"],
-            **({"faults": faults} if faults else {}),
-        }
+        first["about"] = {**run["about"], **first["about"]}
+        if faults := {**run["about"].get("faults", {}), **first["about"].get("faults", {})}:
+            first["about"]["faults"] = faults
         for what in ("rows", "first_calls"):
             first[what] = first.get(what, []) + run.get(what, [])
     return first
