@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from rewy.backends.triton.channel import LEVELS, SUB, centre, erase_keys, halves, meet
+from rewy.backends.triton.channel import centre, erase_keys, halves, meet
 from rewy.backends.triton.common import (
     decay,
     dot,
@@ -26,22 +26,24 @@ from rewy.backends.triton.common import (
 
 @triton.jit(do_not_specialize=["T", "NT", "PACKED", "scale", "parts_stride", "H", "HV"])
 def _channel_gradients(
-    q, k, b, do, G, U, Y, S, dS, dP, dL, on_diagonal, dq, dk, db, dG, ends, db_erase,
-    table, scale, T, NT, parts_stride,
+    q, k, b, do, G, U, Y, S, dS, dP, dL, on_diagonal, dq, dk, db, dG, ends, through,
+    db_erase, table, scale, T, NT, parts_stride,
     H, HV, K, V, C: tl.constexpr,
-    KP: tl.constexpr, VP: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
+    KP: tl.constexpr, VP: tl.constexpr, ROWS: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
     B_CHANNEL: tl.constexpr, OP: tl.constexpr, PREC: tl.constexpr, PACKED,
 ):  # fmt: skip
-    """dq, dk and db; of dg what each row adds, and what the program's rows carry to the end."""
-    N: tl.constexpr = C // SUB
+    """dq, dk and db; what dg is made of: what each row receives less what it sends, what each key
+    is owed from the chunk's end, and the state that passes through.
+    """
+    N: tl.constexpr = C // ROWS
     NK: tl.constexpr = KP // BK
     pid = tl.program_id(0)
     part, pid = (pid % NK).to(tl.int64), pid // NK
     block, pid = pid % N, pid // N
     chunk, h, start, rows = place(pid, HV, table, T, NT, C, PACKED)
     hk = h // (HV // H)
-    i, d = tl.arange(0, SUB), part * BK + tl.arange(0, BK)
-    r = block * SUB + i
+    i, d = tl.arange(0, ROWS), part * BK + tl.arange(0, BK)
+    r = block * ROWS + i
     Gt = tl.load(tile(G, chunk, C, KP, r, d))
     qt = load_tokens(q, start, rows, hk, H, r, d, K).to(tl.float32)
     kt = load_tokens(k, start, rows, hk, H, r, d, K).to(tl.float32)
@@ -49,11 +51,11 @@ def _channel_gradients(
     if not B_CHANNEL:
         bk *= load_rows(b, start, rows, h, HV, r)[:, None]
 
-    zero = tl.zeros([SUB, BK], dtype=tl.float32)
+    zero = tl.zeros([ROWS, BK], dtype=tl.float32)
     Dq, Dbk, Dk = zero, zero, zero
-    at_start = centre(G, chunk, block * SUB, d, C, KP)
+    at_start = centre(G, chunk, block * ROWS, d, C, KP)
     for other in range(0, block):  # from earlier rows
-        c = other * SUB + i
+        c = other * ROWS + i
         source = load_tokens(k, start, rows, hk, H, c, d, K).to(tl.float32)
         source *= decay(at_start - tl.load(tile(G, chunk, C, KP, c, d)))
         Dq = dot(tl.load(tile(dP, chunk, C, C, r, c)), source, Dq, OP, PREC)
@@ -62,8 +64,8 @@ def _channel_gradients(
     Dq *= down
     Dbk *= down
     for other in range(block + 1, N):  # from later rows
-        c = other * SUB + i
-        theirs = centre(G, chunk, other * SUB, d, C, KP)
+        c = other * ROWS + i
+        theirs = centre(G, chunk, other * ROWS, d, C, KP)
         down = decay(tl.load(tile(G, chunk, C, KP, c, d)) - theirs)
         x = load_tokens(q, start, rows, hk, H, c, d, K).to(tl.float32) * down
         sink = dot(tl.load(tile_t(dP, chunk, C, C, c, r)), x, zero, OP, PREC)
@@ -75,8 +77,8 @@ def _channel_gradients(
         Dk += decay(theirs - Gt) * sink
     dPt, dLt = tl.load(tile(dP, chunk, C, C, r, r)), tl.load(tile(dL, chunk, C, C, r, r))
     dPT, dLT = tl.load(tile_t(dP, chunk, C, C, r, r)), tl.load(tile_t(dL, chunk, C, C, r, r))
-    for level in range(LEVELS):  # among themselves
-        half = SUB // 2 >> level
+    for level in range(4 + ROWS // 32):  # among themselves
+        half = ROWS // 2 >> level
         e = halves(G, chunk, Gt, r, d, half, C, KP)
         pairs = meet(i, half)
         source = kt * e
@@ -103,11 +105,10 @@ def _channel_gradients(
     Dbk -= from_start * Sbk
     Sk *= decay(last - Gt)
 
-    # The last row's own key reaches the chunk's end undecayed: it is in neither role.
-    to_end = tl.where(r[:, None] < rows - 1, kt * Sk, 0.0)
-    carried = tl.sum(to_end, 0)[None, :] + kept[None, :] * decay(last)
-    tl.store(ends + (chunk * N + block) * KP + d[None, :], carried)
-    tl.store(tile(dG, chunk, C, KP, r, d), qt * Dq + bk * Dbk - kt * Dk - to_end)
+    tl.store(tile(dG, chunk, C, KP, r, d), qt * Dq + bk * Dbk - kt * Dk)
+    tl.store(tile(ends, chunk, C, KP, r, d), kt * Sk)
+    if block == 0:
+        tl.store(through + chunk * KP + d[None, :], kept[None, :] * decay(last))
     own = tl.load(on_diagonal + chunk * C + r)[:, None]
     if B_CHANNEL:
         bt = load_tokens(b, start, rows, h, HV, r, d, K).to(tl.float32)
@@ -121,19 +122,22 @@ def _channel_gradients(
 
 @triton.jit(do_not_specialize=["T", "NT", "PACKED", "parts", "parts_stride", "HV"])
 def _channel_reduction(
-    G, dG, ends, db_erase, db_write, dg, db, table, T, NT, parts, parts_stride,
+    G, dG, ends, through, db_erase, db_write, dg, db, table, T, NT, parts, parts_stride,
     HV, K, C: tl.constexpr, KP: tl.constexpr, BK: tl.constexpr,
     B_CHANNEL: tl.constexpr, HAS_W: tl.constexpr, PACKED,
 ):  # fmt: skip
-    """dg, the reverse cumulative sum of dG, and db where it is a number a head."""
+    """dg, and db where it is a number a head."""
     NK: tl.constexpr = KP // BK
-    N: tl.constexpr = C // SUB
     part, pid = tl.program_id(0) % NK, tl.program_id(0) // NK
     chunk, h, start, rows = place(pid, HV, table, T, NT, C, PACKED)
     r, d = tl.arange(0, C), part * BK + tl.arange(0, BK)
-    at_end = tl.sum(tl.load(tile(ends, chunk, N, KP, tl.arange(0, N), d)), 0)
-    x = tl.load(tile(dG, chunk, C, KP, r, d))
-    x = tl.cumsum(x + tl.where(r[:, None] == rows - 1, at_end[None, :], 0.0), 0, reverse=True)
+    # A row's gate lies between every earlier row and itself and all later ones: it is owed what
+    # these receive less what they send each other, what earlier keys leave at the chunk's end, and
+    # what the state keeps. No difference of long sums: beside what ends at the row itself, all that
+    # may be tiny.
+    x = tl.cumsum(tl.load(tile(dG, chunk, C, KP, r, d)), 0, reverse=True)
+    earlier = tl.load(tile(ends, chunk, C, KP, r - 1, d), mask=(r > 0)[:, None], other=0)
+    x += tl.cumsum(earlier, 0) + tl.load(through + chunk * KP + d)[None, :]
     # Across a decay of 0 nothing flows: what is left there is rounding.
     Gt = tl.load(tile(G, chunk, C, KP, r, d))
     before = tl.load(tile(G, chunk, C, KP, r - 1, d), mask=(r > 0)[:, None], other=0)

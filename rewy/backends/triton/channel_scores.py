@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from rewy.backends.triton.channel import LEVELS, SUB, centre, erase_keys, halves, meet
+from rewy.backends.triton.channel import centre, erase_keys, halves, meet
 from rewy.backends.triton.common import (
     decay,
     dot,
@@ -19,28 +19,27 @@ from rewy.backends.triton.common import (
 @triton.jit(do_not_specialize=["T", "NT", "PACKED", "scale", "H", "HV"])
 def _channel_scores(
     q, k, b, G, P, L, table, scale, T, NT,
-    H, HV, K, C: tl.constexpr, KP: tl.constexpr,
-    BK: tl.constexpr, B_CHANNEL: tl.constexpr, SOLVE: tl.constexpr, OP: tl.constexpr,
-    PREC: tl.constexpr, PACKED,
+    H, HV, K, C: tl.constexpr, KP: tl.constexpr, ROWS: tl.constexpr, BK: tl.constexpr,
+    B_CHANNEL: tl.constexpr, SOLVE: tl.constexpr, OP: tl.constexpr, PREC: tl.constexpr, PACKED,
 ):  # fmt: skip
     """ROWS rows of P, with its diagonal, and where ``SOLVE`` of L, without; 0 above it."""
-    N: tl.constexpr = C // SUB
+    N: tl.constexpr = C // ROWS
     block, pid = tl.program_id(0) % N, tl.program_id(0) // N
     chunk, h, start, rows = place(pid, HV, table, T, NT, C, PACKED)
     hk = h // (HV // H)
-    i = tl.arange(0, SUB)
-    r = block * SUB + i
-    erase = tl.full([SUB], 1.0, dtype=tl.float32)
+    i = tl.arange(0, ROWS)
+    r = block * ROWS + i
+    erase = tl.full([ROWS], 1.0, dtype=tl.float32)
     if not B_CHANNEL:
         erase = load_rows(b, start, rows, h, HV, r)
 
-    zero = tl.zeros([SUB, SUB], dtype=tl.float32)
+    zero = tl.zeros([ROWS, ROWS], dtype=tl.float32)
     for other in range(0, block):
         Pt, Lt = zero, zero
-        c = other * SUB + i
+        c = other * ROWS + i
         for first in range(0, KP, BK):
             d = first + tl.arange(0, BK)
-            at_start = centre(G, chunk, block * SUB, d, C, KP)
+            at_start = centre(G, chunk, block * ROWS, d, C, KP)
             down = decay(tl.load(tile(G, chunk, C, KP, r, d)) - at_start)
             source = load_tokens(k, start, rows, hk, H, c, d, K).to(tl.float32)
             source *= decay(at_start - tl.load(tile(G, chunk, C, KP, c, d)))
@@ -56,7 +55,7 @@ def _channel_scores(
             tl.store(tile(L, chunk, C, C, r, c), Lt * erase[:, None])
 
     Pt, Lt = zero, zero
-    own = tl.zeros([SUB], dtype=tl.float32)
+    own = tl.zeros([ROWS], dtype=tl.float32)
     for first in range(0, KP, BK):
         d = first + tl.arange(0, BK)
         Gt = tl.load(tile(G, chunk, C, KP, r, d))
@@ -64,8 +63,8 @@ def _channel_scores(
         kt = load_tokens(k, start, rows, hk, H, r, d, K).to(tl.float32)
         bk = erase_keys(b, kt, start, rows, h, HV, r, d, K, B_CHANNEL)
         own += tl.sum(qt * kt, 1)
-        for level in range(LEVELS):
-            half = SUB // 2 >> level
+        for level in range(4 + ROWS // 32):
+            half = ROWS // 2 >> level
             e = halves(G, chunk, Gt, r, d, half, C, KP)
             pairs = meet(i, half) & (i[:, None] > i[None, :])
             source = tl.trans((kt * e).to(OP))
@@ -77,7 +76,7 @@ def _channel_scores(
     if SOLVE:
         tl.store(tile(L, chunk, C, C, r, r), Lt * erase[:, None])
     for other in range(block + 1, N):
-        c = other * SUB + i
+        c = other * ROWS + i
         tl.store(tile(P, chunk, C, C, r, c), zero.to(P.dtype.element_ty))
         if SOLVE:
             tl.store(tile(L, chunk, C, C, r, c), zero)

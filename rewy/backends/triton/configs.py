@@ -40,6 +40,8 @@ def config(
             found = found._replace(BV=min(16, VP), stages=2)
         elif columns * (VP // 64) >= MULTIPROCESSORS:
             found = found._replace(BV=64)
+    if kernel == "gradients" and VP > BV:
+        found = found._replace(stages=3)
     small = min(C, KP, VP) < 64 or operand == "tf32"
     if small and operand != "ieee":
         found = found._replace(warps=min(warps, 2))

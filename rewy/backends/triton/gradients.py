@@ -91,7 +91,7 @@ def _gradients(
 
     # The contraction, a tile of key channels after the other.
     dG = tl.zeros([C], dtype=tl.float32)
-    ends = tl.zeros([C], dtype=tl.float32)  # what of dG reaches the chunk's end, by row
+    ends = tl.zeros([C], dtype=tl.float32)  # what each key is owed from the chunk's end
     kept = tl.zeros([BK], dtype=tl.float32)
     empty = tl.zeros([C, BK], dtype=tl.float32)
     for kt in range(0, KP, BK):
@@ -134,10 +134,13 @@ def _gradients(
             db_rows += tl.sum(k32 * Dbk, 1)
 
     if GATE == 1:
-        # The last row's own key reaches the chunk's end undecayed: it is in neither role.
-        ends = tl.where(r < rows - 1, ends, 0.0)
-        at_end = tl.sum(ends) + total * tl.sum(kept)
-        dG = tl.cumsum(dG - ends + tl.where(r == rows - 1, at_end, 0.0), 0, reverse=True)
+        # A row's gate lies between every earlier row and itself and all later ones: it is owed what
+        # these receive less what they send each other, what earlier keys leave at the chunk's end,
+        # and what the state keeps. No difference of long sums: beside what ends at the row itself,
+        # all that may be tiny.
+        from_row = tl.sum(tl.where(r[:, None] <= r[None, :], dG[None, :], 0.0), 1)
+        before_row = tl.sum(tl.where(r[:, None] > r[None, :], ends[None, :], 0.0), 1)
+        dG = from_row + before_row + total * tl.sum(kept)
         # Across a decay of 0 nothing flows: what is left there is rounding.
         before = tl.load(G + chunk * C + r - 1, mask=r > 0, other=0)
         dG = tl.where(forgets(Gr, before), 0.0, dG)

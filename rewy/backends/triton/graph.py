@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rewy.backends.triton.channel import ROWS
+from rewy.backends.triton.channel import rows_a_program
 from rewy.backends.triton.channel_gradients import _channel_gradients, _channel_reduction
 from rewy.backends.triton.channel_scores import _channel_scores
 from rewy.backends.triton.common import CHANNEL
@@ -117,7 +117,7 @@ def _local_stage(run: Run, A: Tensor | None) -> Local:
         L = run.by_chunk(t.C, t.C, dtype=torch.float32)
     name, kernel, blocks = "scores", _scores, 1
     if run.gate == CHANNEL:
-        name, kernel, blocks = "channel_scores", _channel_scores, t.C // ROWS
+        name, kernel, blocks = "channel_scores", _channel_scores, t.C // rows_a_program(t.C)
     run.launch(
         kernel, chunks * blocks, run.config(name),
         x.q, x.k, x.b, run.G, P, L, t.table, spec.scale, spec.T, t.NT, SOLVE=A is None,
@@ -222,20 +222,20 @@ def _gradient_stage(
         x.v, x.b, x.w, do, U, Y, dP, dL, on_diagonal, dv, dw, db_write, t.table, spec.scale,
         spec.T, t.NT,
     )  # fmt: skip
-    c, N = run.config("channel_gradients"), t.C // ROWS
+    c, N = run.config("channel_gradients"), t.C // rows_a_program(t.C)
     parts, rows = t.KP // c.BK, t.M * HV * t.C
-    dG = run.by_chunk(t.C, t.KP, dtype=torch.float32)
-    ends = run.by_chunk(N, t.KP, dtype=torch.float32)
+    dG, ends = (run.by_chunk(t.C, t.KP, dtype=torch.float32) for _ in range(2))
+    through = run.by_chunk(t.KP, dtype=torch.float32)
     db_erase = None if run.b_channel else dG.new_empty(parts, rows)
     run.launch(
         _channel_gradients, t.M * HV * N * parts, c,
-        x.q, x.k, x.b, do, run.G, U, Y, S, dS, dP, dL, on_diagonal, dq, dk, db, dG, ends, db_erase,
-        t.table, spec.scale, spec.T, t.NT, rows,
+        x.q, x.k, x.b, do, run.G, U, Y, S, dS, dP, dL, on_diagonal, dq, dk, db, dG, ends,
+        through, db_erase, t.table, spec.scale, spec.T, t.NT, rows,
     )  # fmt: skip
     c = run.config("channel_reduction")
     run.launch(
         _channel_reduction, t.M * HV * (t.KP // c.BK), c,
-        run.G, dG, ends, db_erase, db_write, dg, db, t.table, spec.T, t.NT, parts, rows,
+        run.G, dG, ends, through, db_erase, db_write, dg, db, t.table, spec.T, t.NT, parts, rows,
         HAS_W=db_write is not None,
     )  # fmt: skip
     return found

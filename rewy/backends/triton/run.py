@@ -8,6 +8,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
+from rewy.backends.triton.channel import rows_a_program
 from rewy.backends.triton.configs import Config, config
 from rewy.backends.triton.gates import gate_sums
 from rewy.backends.triton.inputs import activate, channel_erase, channel_write, gate_kind
@@ -69,8 +70,9 @@ class Run:
         spec, t = self.spec, self.tiles
         shared = {
             "H": spec.H, "HV": spec.HV, "K": spec.K, "V": spec.V, "C": t.C, "KP": t.KP, "VP": t.VP,
-            "BK": c.BK, "BV": c.BV, "GATE": self.gate, "B_CHANNEL": self.b_channel,
-            "W_CHANNEL": self.w_channel, "V_FIRST": int(spec.state_v_first),
+            "BK": c.BK, "BV": c.BV, "ROWS": rows_a_program(t.C), "GATE": self.gate,
+            "B_CHANNEL": self.b_channel, "W_CHANNEL": self.w_channel,
+            "V_FIRST": int(spec.state_v_first),
             "OP": tl.bfloat16 if self.operand == "bf16" else tl.float32,
             "PREC": "ieee" if self.operand == "ieee" else "tf32", "PACKED": int(t.packed),
         } | constants  # fmt: skip

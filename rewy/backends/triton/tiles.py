@@ -15,7 +15,7 @@ import torch
 from rewy.problem import Spec
 
 SMALLEST = 32  # heads are padded up to it; a matrix unit's tile is 16, but every size compiles anew
-CHUNKS = 32, 64  # rows; the chunk size changes no result
+CHUNKS = 16, 32, 64  # rows; never more than asked for, since long chunks round more
 
 
 def padded(size: int) -> int:
@@ -27,7 +27,7 @@ class Tiles:
     """Where the chunks of a problem lie.
 
     Attributes:
-        C: rows a chunk, 32 or 64: the smallest that holds what the problem asks for or has.
+        C: rows a chunk, 16, 32 or 64: the smallest that holds what the problem asks for or has.
         M: chunks in all. NT: chunks a sequence where all are equally long.
         KP, VP: K and V padded.
         packed: whether the sequences differ in length.
