@@ -31,6 +31,7 @@ LARGEST_ERROR = 2e-2
 TILES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "channel_scores": ((32, 64, 128), (0,)),
     "channel_gradients": ((16, 32, 64), (32, 64, 128)),
+    "channel_reduction": ((16, 32, 64), (0,)),
     "scores": ((32, 64, 128), (0,)),
     "solve": ((0,), (0,)),
     "local": ((64, 128), (64, 128)),
@@ -224,7 +225,9 @@ def main() -> None:
             word = "right" if is_right else "WRONG"
             print(f"{done} of {len(jobs)}: {word} {job} {told}", file=sys.stderr)
     for pair in pairs:
-        _, lines = in_a_process("time", right[pair], options)
+        status, lines = in_a_process("time", right[pair], options)
+        if status:
+            print(f"timing {pair}: the process ended with {status}", file=sys.stderr)
         for line in lines:
             print(json.dumps(line))
 

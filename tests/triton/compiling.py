@@ -116,10 +116,17 @@ def usage(compiled: Any) -> Usage:
 
 
 def problem(
-    operator: str, dtype: torch.dtype, K: int, V: int, C: int, packed: bool = False, **changes: Any
+    operator: str,
+    dtype: torch.dtype,
+    K: int,
+    V: int,
+    C: int,
+    packed: bool = False,
+    groups: int = 2,
+    **changes: Any,
 ) -> Problem:
-    """One whose values do not matter, on the CPU: two heads a group, states, a remainder."""
-    B, T, H, HV = 1, 2 * C + 3, 2, 4
+    """One whose values do not matter, on the CPU: two heads, groups, states, a remainder."""
+    B, T, H, HV = 1, 2 * C + 3, 2, 2 * groups
     channels = {"gated_delta_rule": 1, "kda": K, "gdn2": K}.get(operator)
     wide = operator == "gdn2"
     zeros = torch.zeros

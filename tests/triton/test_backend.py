@@ -70,3 +70,31 @@ for operator, channels in (("gated_delta_rule", ()), ("kda", (5,))):
 """
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, env=environment)
+
+
+def test_a_steep_gate_amid_gentle_ones_keeps_its_gradient():
+    # Every pair of later rows is in its gradient twice, with opposite signs and rounded factors.
+    code = """
+import torch, rewy
+import tests.triton.interpreter
+torch.manual_seed(0)
+T, K = 64, 16
+for operator, channels in (("gated_delta_rule", ()), ("kda", (K,))):
+    q, k = torch.nn.functional.normalize(torch.randn(2, 1, T, 1, K), dim=-1).bfloat16()
+    v, do = torch.randn(2, 1, T, 1, K).bfloat16()
+    beta = torch.rand(1, T, 1).bfloat16()
+    g = torch.full((1, T, 1, *channels), -0.01)
+    g[0, 40] = -5.0
+    function = getattr(rewy, f"chunk_{operator}")
+
+    def gradient(dtype, backend):
+        x = g.to(dtype if dtype == torch.float64 else g.dtype).requires_grad_()
+        o, _ = function(*(y.to(dtype) for y in (q, k, v)), x, beta.to(dtype), backend=backend)
+        return torch.autograd.grad(o, x, do.to(dtype))[0][0, 40].double()
+
+    right = gradient(torch.float64, "eager")
+    error = (gradient(torch.bfloat16, "triton") - right).norm() / right.norm()
+    assert error < 0.05, (operator, error)  # it was 0.41 of the channel gate's gradient
+"""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, env=environment)

@@ -26,6 +26,8 @@ FORMS = [
     (90, torch.bfloat16, 100, 60, 32),
     (90, torch.float16, 128, 128, 64),
     (90, torch.float32, 128, 128, 64),
+    (90, torch.float32, 256, 256, 64),
+    (90, torch.float16, 256, 256, 64),
     (80, torch.bfloat16, 128, 128, 64),
     (100, torch.bfloat16, 128, 128, 64),
 ]
@@ -46,6 +48,19 @@ def test_every_kernel_compiles_and_fits(operator, capability, dtype, K, V, C, re
         assert found.shared <= SHARED[capability], (launch.kernel.__name__, launch.config, found)
         if (capability, dtype, K) in TUNED:
             assert found.stack <= STACK, (launch.kernel.__name__, launch.config, found)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize(("capability", "V"), [(80, 128), (90, 128), (80, 256)])
+def test_state_passes_of_many_heads_fit(operator, capability, V):
+    passes = [
+        launch
+        for launch in launches(problem(operator, torch.bfloat16, 128, V, 64, groups=64))
+        if launch.kernel.__name__ == "_passes"
+    ]
+    assert {launch.config.BV for launch in passes} == {64}
+    for launch in passes:
+        assert usage(compile_for(launch, capability)).shared <= SHARED[capability]
 
 
 @pytest.mark.parametrize("operator", OPERATORS)

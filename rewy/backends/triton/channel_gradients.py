@@ -24,6 +24,12 @@ from rewy.backends.triton.common import (
 )
 
 
+@triton.jit
+def _seen(x, OP: tl.constexpr):
+    """x as a product sees it."""
+    return x.to(OP).to(tl.float32)
+
+
 @triton.jit(do_not_specialize=["T", "NT", "PACKED", "scale", "parts_stride", "H", "HV"])
 def _channel_gradients(
     q, k, b, do, G, U, Y, S, dS, dP, dL, on_diagonal, dq, dk, db, dG, ends, through,
@@ -33,12 +39,12 @@ def _channel_gradients(
     B_CHANNEL: tl.constexpr, OP: tl.constexpr, PREC: tl.constexpr, PACKED,
 ):  # fmt: skip
     """dq, dk and db; what dg is made of: what each row receives less what it sends, what each key
-    is owed from the chunk's end, and the state that passes through.
+    is owed from the chunk's end, and what the state keeps.
     """
     N: tl.constexpr = C // ROWS
     NK: tl.constexpr = KP // BK
     pid = tl.program_id(0)
-    part, pid = (pid % NK).to(tl.int64), pid // NK
+    part, pid = pid % NK, pid // NK
     block, pid = pid % N, pid // N
     chunk, h, start, rows = place(pid, HV, table, T, NT, C, PACKED)
     hk = h // (HV // H)
@@ -61,6 +67,9 @@ def _channel_gradients(
         Dq = dot(tl.load(tile(dP, chunk, C, C, r, c)), source, Dq, OP, PREC)
         Dbk = dot(tl.load(tile(dL, chunk, C, C, r, c)), source, Dbk, OP, PREC)
     down = decay(Gt - at_start)
+    # What the gates are owed for: received less sent, each with the factor that its product saw, so
+    # that a pair of rows on one side of a gate cancels.
+    owed = _seen(qt * down, OP) * Dq + _seen(bk * down, OP) * Dbk
     Dq *= down
     Dbk *= down
     for other in range(block + 1, N):  # from later rows
@@ -70,22 +79,29 @@ def _channel_gradients(
         x = load_tokens(q, start, rows, hk, H, c, d, K).to(tl.float32) * down
         sink = dot(tl.load(tile_t(dP, chunk, C, C, c, r)), x, zero, OP, PREC)
         x = load_tokens(k, start, rows, hk, H, c, d, K).to(tl.float32)
-        x = erase_keys(b, x, start, rows, h, HV, c, d, K, B_CHANNEL) * down
+        x = erase_keys(b, x, start, rows, h, HV, c, d, K, B_CHANNEL)
         if not B_CHANNEL:
             x *= load_rows(b, start, rows, h, HV, c)[:, None]
-        sink = dot(tl.load(tile_t(dL, chunk, C, C, c, r)), x, sink, OP, PREC)
-        Dk += decay(theirs - Gt) * sink
+        sink = dot(tl.load(tile_t(dL, chunk, C, C, c, r)), x * down, sink, OP, PREC)
+        up = decay(theirs - Gt)
+        owed -= _seen(kt * up, OP) * sink
+        Dk += up * sink
     dPt, dLt = tl.load(tile(dP, chunk, C, C, r, r)), tl.load(tile(dL, chunk, C, C, r, r))
     dPT, dLT = tl.load(tile_t(dP, chunk, C, C, r, r)), tl.load(tile_t(dL, chunk, C, C, r, r))
     for level in range(4 + ROWS // 32):  # among themselves
         half = ROWS // 2 >> level
         e = halves(G, chunk, Gt, r, d, half, C, KP)
         pairs = meet(i, half)
-        source = kt * e
-        Dq += e * dot(tl.where(pairs, dPt, 0.0), source, zero, OP, PREC)
-        Dbk += e * dot(tl.where(pairs, dLt, 0.0), source, zero, OP, PREC)
-        sink = dot(tl.where(pairs, dPT, 0.0), qt * e, zero, OP, PREC)
-        sink = dot(tl.where(pairs, dLT, 0.0), bk * e, sink, OP, PREC)
+        source, x, y = (kt * e).to(OP), (qt * e).to(OP), (bk * e).to(OP)
+        got = dot(tl.where(pairs, dPt, 0.0), source, zero, OP, PREC)
+        owed += x.to(tl.float32) * got
+        Dq += e * got
+        got = dot(tl.where(pairs, dLt, 0.0), source, zero, OP, PREC)
+        owed += y.to(tl.float32) * got
+        Dbk += e * got
+        sink = dot(tl.where(pairs, dPT, 0.0), x, zero, OP, PREC)
+        sink = dot(tl.where(pairs, dLT, 0.0), y, sink, OP, PREC)
+        owed -= source.to(tl.float32) * sink
         Dk += e * sink
 
     Sq, Sbk, Sk = zero, zero, zero  # through the states
@@ -101,11 +117,12 @@ def _channel_gradients(
             kept += tl.sum(ST.to(tl.float32) * dST.to(tl.float32), 0)
     from_start = decay(Gt)
     last = centre(G, chunk, C - 1, d, C, KP)
+    owed += from_start * (qt * (scale * Sq) - bk * Sbk)
     Dq += from_start * (scale * Sq)
     Dbk -= from_start * Sbk
     Sk *= decay(last - Gt)
 
-    tl.store(tile(dG, chunk, C, KP, r, d), qt * Dq + bk * Dbk - kt * Dk)
+    tl.store(tile(dG, chunk, C, KP, r, d), owed)
     tl.store(tile(ends, chunk, C, KP, r, d), kt * Sk)
     if block == 0:
         tl.store(through + chunk * KP + d[None, :], kept[None, :] * decay(last))
@@ -115,7 +132,8 @@ def _channel_gradients(
         store_tokens(db, start, rows, h, HV, r, d, K, kt * Dbk)
     else:
         bt = load_rows(b, start, rows, h, HV, r)[:, None]
-        tl.store(db_erase + part * parts_stride + chunk * C + r, tl.sum(kt * Dbk, 1))
+        at = part.to(tl.int64) * parts_stride + chunk * C + r
+        tl.store(db_erase + at, tl.sum(kt * Dbk, 1))
     store_tokens(dq, start, rows, h, HV, r, d, K, Dq + own * kt)
     store_tokens(dk, start, rows, h, HV, r, d, K, Dk + Sk + own * qt + bt * Dbk)
 
@@ -124,7 +142,7 @@ def _channel_gradients(
 def _channel_reduction(
     G, dG, ends, through, db_erase, db_write, dg, db, table, T, NT, parts, parts_stride,
     HV, K, C: tl.constexpr, KP: tl.constexpr, BK: tl.constexpr,
-    B_CHANNEL: tl.constexpr, HAS_W: tl.constexpr, PACKED,
+    B_CHANNEL: tl.constexpr, PACKED,
 ):  # fmt: skip
     """dg, and db where it is a number a head."""
     NK: tl.constexpr = KP // BK
@@ -132,9 +150,9 @@ def _channel_reduction(
     chunk, h, start, rows = place(pid, HV, table, T, NT, C, PACKED)
     r, d = tl.arange(0, C), part * BK + tl.arange(0, BK)
     # A row's gate lies between every earlier row and itself and all later ones: it is owed what
-    # these receive less what they send each other, what earlier keys leave at the chunk's end, and
-    # what the state keeps. No difference of long sums: beside what ends at the row itself, all that
-    # may be tiny.
+    # these receive less what they send each other, what earlier keys are owed from the chunk's end,
+    # and what the state keeps. The last two are only added; pairs of later rows cancel up to
+    # rounding.
     x = tl.cumsum(tl.load(tile(dG, chunk, C, KP, r, d)), 0, reverse=True)
     earlier = tl.load(tile(ends, chunk, C, KP, r - 1, d), mask=(r > 0)[:, None], other=0)
     x += tl.cumsum(earlier, 0) + tl.load(through + chunk * KP + d)[None, :]
@@ -144,10 +162,8 @@ def _channel_reduction(
     store_tokens(dg, start, rows, h, HV, r, d, K, tl.where(forgets(Gt, before), 0.0, x))
     if not B_CHANNEL:
         if part == 0:
-            y = tl.zeros([C], dtype=tl.float32)
+            y = tl.load(db_write + chunk * C + r)
             wide = tl.zeros([1], dtype=tl.int64) + parts_stride  # times parts it may pass 2**31
             for other in range(0, parts):
                 y += tl.load(db_erase + other * wide + chunk * C + r)
-            if HAS_W:
-                y += tl.load(db_write + chunk * C + r)
             store_tokens(db, start, rows, h, HV, r, tl.arange(0, 1), 1, y[:, None])

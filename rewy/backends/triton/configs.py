@@ -4,9 +4,9 @@ Tried on an H200 with Triton 3.6, each against float64 on the device, since Trit
 wrong code for single configurations. Seen there, in kernels that are right in the interpreter and
 in their other forms: the gradients kernel with fewer value channels a tile than there are, in two
 stages, with 16 or 32 key channels on four or eight warps (wrong values or a fault); the state
-passes with one stage on four warps, and with tiles of 64 in four stages. Warp groups multiply from
-four warps on; below 64 rows or channels the kernels therefore run on two, which use the older
-matrix instruction.
+passes with one stage on four warps, and with tiles of 64 in four stages. Four warps and 64 rows
+make a warp group; chunks or heads below 64, and TF32, therefore run on two warps, which use the
+older matrix instruction.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def config(
             found = found._replace(BV=min(16, VP), stages=2)
         elif columns * (VP // 64) >= MULTIPROCESSORS:
             found = found._replace(BV=64)
-    if kernel == "gradients" and VP > BV:
+    if kernel == "gradients" and narrow and VP > BV:
         found = found._replace(stages=3)
     small = min(C, KP, VP) < 64 or operand == "tf32"
     if small and operand != "ieee":
@@ -70,7 +70,7 @@ _BFLOAT16 = {
     ("gradients", 1): (32, 128, 4, 3),
 }
 # Products in float32 are unrolled multiply-adds: more warps and small tiles, or compiling takes
-# longer than running.
+# longer than running. TF32, beside float16, shares them and is not tuned.
 _FLOAT32 = {
     "channel_scores": (16, 0, 4, 2),
     "channel_gradients": (16, 16, 4, 2),

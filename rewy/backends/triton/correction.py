@@ -21,6 +21,26 @@ from rewy.backends.triton.common import (
 )
 
 
+@triton.jit
+def write_gradients(
+    v, b, w, dv, dw, Yt, start, rows, h, HV, V, r, e, W_CHANNEL: tl.constexpr
+):  # fmt: skip
+    """``dv = w * Y`` and ``dw = v * Y`` of a tile, the latter summed over it, ``[C]``, and returned
+    where w is a number a head; else stored.
+    """
+    Y32 = Yt.to(tl.float32)
+    v32 = load_tokens(v, start, rows, h, HV, r, e, V).to(tl.float32)
+    if W_CHANNEL:
+        wt = load_tokens(w, start, rows, h, HV, r, e, V).to(tl.float32)
+        store_tokens(dw, start, rows, h, HV, r, e, V, v32 * Y32)
+        written = tl.zeros_like(tl.sum(Y32, 1))
+    else:
+        wt = load_rows(b, start, rows, h, HV, r)[:, None]
+        written = tl.sum(v32 * Y32, 1)
+    store_tokens(dv, start, rows, h, HV, r, e, V, wt * Y32)
+    return written
+
+
 @triton.jit(do_not_specialize=["T", "NT", "PACKED", "scale", "HV"])
 def _correction(
     v, b, w, do, U, Y, dP, dL, on_diagonal, dv, dw, db_write, table, scale, T, NT,
@@ -43,15 +63,9 @@ def _correction(
         dPt = dot(dO, UT, dPt, OP, PREC)
         dLt = dot(Yt, UT, dLt, OP, PREC)
         own += tl.sum(dO.to(tl.float32) * Ut.to(tl.float32), 1)
-        Y32 = Yt.to(tl.float32)
-        v32 = load_tokens(v, start, rows, h, HV, r, e, V).to(tl.float32)
-        if W_CHANNEL:
-            wt = load_tokens(w, start, rows, h, HV, r, e, V).to(tl.float32)
-            store_tokens(dw, start, rows, h, HV, r, e, V, v32 * Y32)
-        else:
-            written += tl.sum(v32 * Y32, 1)
-            wt = load_rows(b, start, rows, h, HV, r)[:, None]
-        store_tokens(dv, start, rows, h, HV, r, e, V, wt * Y32)
+        written += write_gradients(
+            v, b, w, dv, dw, Yt, start, rows, h, HV, V, r, e, W_CHANNEL
+        )  # fmt: skip
     strict = r[:, None] > r[None, :]
     dPt = tl.where(strict, dPt * scale, 0.0)
     dLt = tl.where(strict, -dLt, 0.0)

@@ -7,12 +7,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from rewy.backends.triton.states import FLAGS, _state_tile
+from rewy.backends.triton.states import _state_tile
 
 LOG2E = tl.constexpr(1.4426950408889634)
 
 
-@triton.jit(do_not_specialize=["scale", *FLAGS, "H", "HV"])
+@triton.jit(do_not_specialize=["scale", "T", "H", "HV", "PACKED", "HAS_STATE", "FINAL", "V_FIRST"])
 def _decode(
     q, k, v, g, b, w, h0, o, ht, starts, scale, T,
     H, HV, K, V, KP: tl.constexpr,

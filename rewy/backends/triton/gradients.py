@@ -26,6 +26,7 @@ from rewy.backends.triton.common import (
     tile,
     tile_t,
 )
+from rewy.backends.triton.correction import write_gradients
 
 
 @triton.jit
@@ -66,15 +67,9 @@ def _gradients(
         if VP > BV:
             dO, Yt, Ut = _residuals(do, Y, U, chunk, start, rows, h, HV, V, r, e, C, VP)
         own += tl.sum(dO.to(tl.float32) * Ut.to(tl.float32), 1)
-        Y32 = Yt.to(tl.float32)
-        v32 = load_tokens(v, start, rows, h, HV, r, e, V).to(tl.float32)
-        if W_CHANNEL:
-            wt = load_tokens(w, start, rows, h, HV, r, e, V).to(tl.float32)
-            store_tokens(dw, start, rows, h, HV, r, e, V, v32 * Y32)
-        else:
-            wt = load_rows(b, start, rows, h, HV, r)[:, None]
-            db_rows += tl.sum(v32 * Y32, 1)
-        store_tokens(dv, start, rows, h, HV, r, e, V, wt * Y32)
+        db_rows += write_gradients(
+            v, b, w, dv, dw, Yt, start, rows, h, HV, V, r, e, W_CHANNEL
+        )  # fmt: skip
         UT = tl.trans(Ut)
         dP = dot(dO, UT, dP, OP, PREC)
         dL = dot(Yt, UT, dL, OP, PREC)
@@ -115,7 +110,7 @@ def _gradients(
             bt = load_tokens(b, start, rows, h, HV, r, d, K).to(tl.float32)
         else:
             bt = load_rows(b, start, rows, h, HV, r)[:, None]
-        bk = bt * k32
+        bk = (bt * k32).to(OP)  # as the products see it, in both roles: pairs that cancel must
         Dq *= (scale * from_start)[:, None]
         Dbk *= -from_start[:, None]
         Dkt *= to_end[:, None]
@@ -124,7 +119,7 @@ def _gradients(
         Dk = dot(dPT, qt, empty, OP, PREC)
         Dk = dot(dLT, bk, Dk, OP, PREC)
         if GATE == 1:
-            dG += tl.sum(q32 * Dq + bk * Dbk - k32 * Dk, 1)
+            dG += tl.sum(q32 * Dq + bk.to(tl.float32) * Dbk - k32 * Dk, 1)
             ends += tl.sum(k32 * Dkt, 1)
         store_tokens(dq, start, rows, h, HV, r, d, K, Dq + own[:, None] * k32)
         store_tokens(dk, start, rows, h, HV, r, d, K, Dk + Dkt + own[:, None] * q32 + bt * Dbk)
@@ -135,9 +130,9 @@ def _gradients(
 
     if GATE == 1:
         # A row's gate lies between every earlier row and itself and all later ones: it is owed what
-        # these receive less what they send each other, what earlier keys leave at the chunk's end,
-        # and what the state keeps. No difference of long sums: beside what ends at the row itself,
-        # all that may be tiny.
+        # these receive less what they send each other, what earlier keys are owed from the chunk's
+        # end, and what the state keeps. The last two are only added; pairs of later rows cancel up
+        # to rounding.
         from_row = tl.sum(tl.where(r[:, None] <= r[None, :], dG[None, :], 0.0), 1)
         before_row = tl.sum(tl.where(r[:, None] > r[None, :], ends[None, :], 0.0), 1)
         dG = from_row + before_row + total * tl.sum(kept)

@@ -214,12 +214,23 @@ def _gradient_stage(
         )  # fmt: skip
         return found
 
+    _channel_stage(run, do, U, S, Y, dS, found)
+    return found
+
+
+def _channel_stage(
+    run: Run, do: Tensor, U: Tensor, S: Tensor, Y: Tensor, dS: Tensor, d: Tensors
+) -> None:
+    """The same beside a channel gate, into ``d``: a kernel for the correction, one for most of the
+    contraction and one for what is summed over a chunk.
+    """
+    x, t, spec, HV = run.active, run.tiles, run.spec, run.spec.HV
     dP, dL = run.by_chunk(t.C, t.C), run.by_chunk(t.C, t.C)
     on_diagonal = run.by_chunk(t.C, dtype=torch.float32)
     db_write = None if run.w_channel else run.by_chunk(t.C, dtype=torch.float32)
     run.launch(
         _correction, t.M * HV, run.config("correction"),
-        x.v, x.b, x.w, do, U, Y, dP, dL, on_diagonal, dv, dw, db_write, t.table, spec.scale,
+        x.v, x.b, x.w, do, U, Y, dP, dL, on_diagonal, d.v, d.w, db_write, t.table, spec.scale,
         spec.T, t.NT,
     )  # fmt: skip
     c, N = run.config("channel_gradients"), t.C // rows_a_program(t.C)
@@ -229,16 +240,14 @@ def _gradient_stage(
     db_erase = None if run.b_channel else dG.new_empty(parts, rows)
     run.launch(
         _channel_gradients, t.M * HV * N * parts, c,
-        x.q, x.k, x.b, do, run.G, U, Y, S, dS, dP, dL, on_diagonal, dq, dk, db, dG, ends,
+        x.q, x.k, x.b, do, run.G, U, Y, S, dS, dP, dL, on_diagonal, d.q, d.k, d.b, dG, ends,
         through, db_erase, t.table, spec.scale, spec.T, t.NT, rows,
     )  # fmt: skip
     c = run.config("channel_reduction")
     run.launch(
         _channel_reduction, t.M * HV * (t.KP // c.BK), c,
-        run.G, dG, ends, through, db_erase, db_write, dg, db, t.table, spec.T, t.NT, parts, rows,
-        HAS_W=db_write is not None,
+        run.G, dG, ends, through, db_erase, db_write, d.g, d.b, t.table, spec.T, t.NT, parts, rows,
     )  # fmt: skip
-    return found
 
 
 def decode(problem: Problem) -> tuple[Tensor, Tensor | None]:

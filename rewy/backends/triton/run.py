@@ -65,7 +65,8 @@ class Run:
     def launch(self, kernel: Any, programs: int, c: Config, *arguments: Any, **constants: Any):
         """Launch a kernel with its own arguments; what all of them share is filled in.
 
-        None stands for a tensor that this form of the kernel never touches.
+        None stands for a tensor that this form of the kernel never touches, or for a state that a
+        flag says is not there: a float32 stands in for it, as states are.
         """
         spec, t = self.spec, self.tiles
         shared = {

@@ -37,6 +37,7 @@ def _solve(L, A, C: tl.constexpr, SOLVE_PREC: tl.constexpr):
     A16 = tl.dot(unit - L4, unit + square, input_precision="ieee")
     A16 = _join(A16, D, i, j, 4)
     A16 = _join(A16, D, i, j, 8)
+    tl.debug_barrier()  # all have read what is overwritten
     tl.store(on_diagonal, A16)
 
     r, x = tl.arange(0, C), tl.arange(0, 16)
@@ -47,6 +48,7 @@ def _solve(L, A, C: tl.constexpr, SOLVE_PREC: tl.constexpr):
         before = tl.load(tile(L, chunk, C, C, r, r), mask=(r < n * 16)[:, None], other=0)
         An = tl.load(tile(L, chunk, C, C, own, own))
         new = tl.dot(An, tl.dot(Ln, before, input_precision=SOLVE_PREC), input_precision=SOLVE_PREC)
+        tl.debug_barrier()  # all have read what is overwritten
         tl.store(tile(L, chunk, C, C, own, r), -new, mask=(r < n * 16)[None, :])
     tl.debug_barrier()
     found = tl.load(tile(L, chunk, C, C, r, r))

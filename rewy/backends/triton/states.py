@@ -7,8 +7,6 @@ backward that recomputes the states therefore runs both at once, each on half of
 
 from __future__ import annotations
 
-import os
-
 import triton
 import triton.language as tl
 
@@ -20,9 +18,6 @@ from rewy.backends.triton.common import (
     tile,
     tile_t,
 )
-
-VARIANT = tl.constexpr(int(os.environ.get("VARIANT", "0")))
-
 
 # Not worth a compiled form of their own.
 FLAGS = ["T", "NT", "H", "HV", "PACKED", "HAS_STATE", "FINAL", "HAS_DHT", "V_FIRST"]

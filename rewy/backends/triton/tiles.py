@@ -27,7 +27,8 @@ class Tiles:
     """Where the chunks of a problem lie.
 
     Attributes:
-        C: rows a chunk, 16, 32 or 64: the smallest that holds what the problem asks for or has.
+        C: rows a chunk: the smallest of CHUNKS that holds what the problem asks for or has, else
+            the largest.
         M: chunks in all. NT: chunks a sequence where all are equally long.
         KP, VP: K and V padded.
         packed: whether the sequences differ in length.
