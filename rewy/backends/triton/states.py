@@ -39,8 +39,8 @@ def _sequence(n, starts, firsts, T, NT, PACKED):
 def _total(G, chunk, d, tokens, GATE: tl.constexpr, C: tl.constexpr, KP: tl.constexpr, there):
     """Decay over the whole chunk, a factor of the state: ``[KP, 1]`` or ``[1, 1]``.
 
-    Without a gate it is 1, and the compiler must not know: it would chain the steps' products in
-    one accumulator, which takes a third longer on an H200.
+    Without a gate it is 1, and the compiler must not know: on an H200 a reverse pass whose steps
+    all add to one accumulator took 0.22 ms, and 0.17 with what is added kept apart.
     """
     if GATE == 0:
         return tl.where(tokens < 0, 0.0, 1.0) + tl.zeros([1, 1], dtype=tl.float32)
