@@ -1,5 +1,5 @@
 """One operator, type and pair of head sizes on the GPU at hand, against the eager graph in float64:
-``python -m tests.triton.sizes OPERATOR TYPE K V``.
+``python -m tests.triton.on_device OPERATOR TYPE K V``.
 
 A process of its own, because a kernel that Triton compiled wrongly may fault, and a fault ends the
 process's use of the GPU.
