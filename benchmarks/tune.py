@@ -173,9 +173,9 @@ def time_candidates(jobs: list[Job], options: argparse.Namespace) -> list[tuple[
 
     start, launches = run.start, []
 
-    def record(kernel, programs, config, arguments, constants):
-        start(kernel, programs, config, arguments, constants)
-        launches.append((kernel.__name__, (kernel, programs, config, arguments, constants)))
+    def record(kernel, *launch):
+        start(kernel, *launch)
+        launches.append((kernel.__name__, (kernel, *launch)))
 
     run.start = record
     times = []

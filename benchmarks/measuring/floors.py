@@ -31,12 +31,12 @@ class Floor(NamedTuple):
     flops: int
 
 
-def kept_bytes(shape: Shape, policy: str) -> int:
-    """A; under 'save' P, U and S, too, all in bfloat16."""
+def kept_bytes(operator: str, shape: Shape, policy: str) -> int:
+    """A; under 'save' U and S, too, and with a channel gate P, all in bfloat16."""
     size = shape.size
     one = C * C
     if policy == "save":
-        one += C * C + C * size + size * size
+        one += C * size + size * size + (C * C if operator in CHANNEL else 0)
     return 2 * shape.chunks * shape.HV * one
 
 
@@ -48,13 +48,13 @@ def moved_bytes(operator: str, shape: Shape, policy: str, direction: str) -> int
         inputs += 4 * tokens * HV * (size if operator in CHANNEL else 1)  # g is float32
     inputs += 2 * tokens * HV * (2 * size if operator == "gdn2" else 1)  # b and w, or beta
     outputs = 2 * tokens * HV * size
-    kept = kept_bytes(shape, policy)
+    kept = kept_bytes(operator, shape, policy)
     if direction == "forward":
         return inputs + outputs + kept
     return 2 * inputs + outputs + kept  # gradients are as large as the inputs
 
 
-def product_flops(shape: Shape, policy: str, direction: str) -> int:
+def product_flops(operator: str, shape: Shape, policy: str, direction: str) -> int:
     """Two for each multiplication and addition."""
     K = V = shape.size
     if direction == "forward":
@@ -64,15 +64,17 @@ def product_flops(shape: Shape, policy: str, direction: str) -> int:
         # K_hat, dP K, dP' Q, dL K, dL' K_b; P' dO, A' of it, dP, dL; the reverse pass's three,
         # dO S', U dS', Y S'
         macs = 5 * C * C * K + 4 * C * C * V + 6 * C * K * V
-        if policy == "recompute":  # P, W_hat; U_hat; the state pass
-            macs += 2 * C * C * K + C * C * V + 2 * C * K * V
+        if policy == "recompute" or operator not in CHANNEL:  # P
+            macs += C * C * K
+        if policy == "recompute":  # W_hat; U_hat; the state pass
+            macs += C * C * (K + V) + 2 * C * K * V
     return 2 * shape.chunks * shape.HV * macs
 
 
 def floor(operator: str, shape: Shape, policy: str, direction: str, ceilings: Ceilings) -> Floor:
     """The floor of one direction."""
     moved = moved_bytes(operator, shape, policy, direction)
-    flops = product_flops(shape, policy, direction)
+    flops = product_flops(operator, shape, policy, direction)
     by_bytes, by_flops = moved / ceilings.bytes_per_second, flops / ceilings.flops
     binding = "bytes" if by_bytes >= by_flops else "products"
     return Floor(max(by_bytes, by_flops), binding, moved, flops)

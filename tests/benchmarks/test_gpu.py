@@ -19,6 +19,7 @@ from measuring.report import add_floors, means, ratio, report
 from measuring.shapes import (
     LOWEST_GATE,
     OPERATORS,
+    POLICIES,
     SHAPES,
     SIX,
     Shape,
@@ -120,7 +121,7 @@ def test_what_is_wrong_is_told():
 def test_floors_are_those_of_the_design():
     """Milliseconds of the backward at B1 T32768 on an H200, counted by hand."""
     shape = SHAPES["b1-t32768"]
-    macs_a_chunk_and_head = product_flops(shape, "recompute", "backward") / 2 / 512 / 16
+    macs_a_chunk_and_head = product_flops("kda", shape, "recompute", "backward") / 2 / 512 / 16
     assert macs_a_chunk_and_head == pytest.approx(14.7e6, rel=0.01)
     found = {
         operator: floor(operator, shape, "recompute", "backward", H200) for operator in OPERATORS
@@ -130,13 +131,29 @@ def test_floors_are_those_of_the_design():
     assert (found["kda"].binding, found["delta_rule"].binding) == ("bytes", "products")
 
 
+@pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("operator", OPERATORS)
-def test_bytes_are_those_of_the_tensors(operator):
+def test_bytes_are_those_of_the_tensors(operator, policy):
     x = make_inputs(operator, TINY, gates_of(operator)[0], "cpu")
     inputs = sum(y.nbytes for y in x.problem.tensors if y is not None)
-    kept = 2 * (2 * 2) * 4 * 64 * 64  # A: two chunks of two sequences, four heads
-    assert moved_bytes(operator, TINY, "recompute", "forward") == inputs + x.do.nbytes + kept
-    assert moved_bytes(operator, TINY, "recompute", "backward") == 2 * inputs + x.do.nbytes + kept
+    size = TINY.size
+    matrices = {"recompute": 64 * 64, "save": 64 * 64 + 64 * size + size * size}[policy]
+    if policy == "save" and operator in ("kda", "gdn2"):
+        matrices += 64 * 64
+    kept = 2 * (2 * 2) * 4 * matrices  # two chunks of two sequences, four heads
+    assert moved_bytes(operator, TINY, policy, "forward") == inputs + x.do.nbytes + kept
+    assert moved_bytes(operator, TINY, policy, "backward") == 2 * inputs + x.do.nbytes + kept
+
+
+def test_the_adjoint_multiplies_out_what_was_not_kept():
+    shape = SHAPES["b1-t8192"]
+    more = {
+        operator: product_flops(operator, shape, "recompute", "backward")
+        - product_flops(operator, shape, "save", "backward")
+        for operator in OPERATORS
+    }
+    scores = 2 * 128 * 16 * 64 * 64 * 128
+    assert more["delta_rule"] == more["gated_delta_rule"] == more["kda"] - scores
 
 
 def test_means_are_geometric_and_over_the_six():

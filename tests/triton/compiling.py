@@ -16,7 +16,7 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from rewy.backends.triton import gates, graph, run
+from rewy.backends.triton import gates, graph, norm, run
 from rewy.backends.triton.configs import Config
 from rewy.problem import Problem, Spec, Tensors
 
@@ -36,6 +36,7 @@ class Launch(NamedTuple):
     arguments: tuple[Any, ...]
     constants: dict[str, Any]
     config: Config
+    known: tuple[str, ...]
 
 
 @contextmanager
@@ -44,14 +45,14 @@ def recorded() -> Iterator[list[Launch]]:
     found: list[Launch] = []
     launch_before = run.start
 
-    def record(kernel, programs, config, arguments, constants):
-        found.append(Launch(kernel, tuple(arguments), dict(constants), config))
+    def record(kernel, programs, config, arguments, constants, known=()):
+        found.append(Launch(kernel, tuple(arguments), dict(constants), config, known))
 
-    run.start = gates.start = record
+    run.start = gates.start = norm.start = record
     try:
         yield found
     finally:
-        run.start = gates.start = launch_before
+        run.start = gates.start = norm.start = launch_before
 
 
 def launches(problem: Problem) -> list[Launch]:
@@ -66,11 +67,11 @@ def launches(problem: Problem) -> list[Launch]:
     return found
 
 
-def compile_for(launched: Launch, capability: int) -> Any:
-    """The compiled kernel for ``sm_<capability>``."""
+def signature_of(launched: Launch) -> tuple[dict, dict, dict]:
+    """What Triton compiles a launch for: the type of each argument, constants, alignments."""
     kernel = launched.kernel
     values = dict(zip(kernel.arg_names, launched.arguments, strict=False)) | launched.constants
-    fixed = {p.name for p in kernel.params if p.is_constexpr}
+    fixed = {p.name for p in kernel.params if p.is_constexpr} | set(launched.known)
     signature, constants, attributes = {}, {}, {}
     for n, name in enumerate(kernel.arg_names):
         value = values[name]
@@ -87,7 +88,18 @@ def compile_for(launched: Launch, capability: int) -> Any:
             signature[name] = "i32"
             if value % 16 == 0 and not kernel.params[n].do_not_specialize:
                 attributes[(n,)] = [["tt.divisibility", 16]]
-    source = ASTSource(kernel, signature, constants, attributes)
+    return signature, constants, attributes
+
+
+def form(launched: Launch) -> tuple:
+    """Equal for two launches that one compiled kernel serves."""
+    parts = (tuple(map(str, sorted(part.items(), key=str))) for part in signature_of(launched))
+    return launched.kernel.__name__, launched.config, *parts
+
+
+def compile_for(launched: Launch, capability: int) -> Any:
+    """The compiled kernel for ``sm_<capability>``."""
+    source = ASTSource(launched.kernel, *signature_of(launched))
     options = {"num_warps": launched.config.warps, "num_stages": launched.config.stages}
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
 

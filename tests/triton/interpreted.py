@@ -35,7 +35,8 @@ def cases(operator: str) -> list[Case]:
 
     return [
         case(
-            lengths=(19,), groups=2, initial_state="random", through="both", **gates("log_uniform")
+            lengths=(19,), groups=2, qk_l2norm=True, initial_state="random", through="both",
+            **gates("log_uniform"),
         ),
         case(
             lengths=(0, 1, 17, 16), packed=True, initial_state="random", through="both",
@@ -45,6 +46,8 @@ def cases(operator: str) -> list[Case]:
         case(lengths=(70,), chunk_size=64, head_size=17, through="state", **gates("past_700")),
         case(lengths=(20,), dtype="float16", qk_l2norm=True, beta_sigmoid=True, **raw),
         case(lengths=(40,), dtype="bfloat16", chunk_size=32, groups=2, **gates("saturated")),
+        case(lengths=(65,), dtype="bfloat16", head_size=64, value_size=64, chunk_size=64),
+        case(lengths=(33,), dtype="float16", chunk_size=32, **gates("past_88")),
         case(lengths=(1,), head_size=1, value_size=1, **gates("zero")),
         case(lengths=(0,), initial_state="random", through="both"),
     ]  # fmt: skip

@@ -10,7 +10,7 @@ import torch
 pytest.importorskip("triton")
 
 from properties.case import OPERATORS
-from tests.triton.compiling import compile_for, launches, problem, usage
+from tests.triton.compiling import compile_for, form, launches, problem, usage
 
 SHARED = {80: 166_912, 90: 232_448, 100: 232_448}  # bytes a program may have
 STACK = 256  # bytes a thread that may be spilled registers, in the forms that models are trained in
@@ -66,10 +66,20 @@ def test_state_passes_of_many_heads_fit(operator, capability, V):
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_the_other_forms_compile_and_fit(operator):
     other = problem(
-        operator, torch.bfloat16, 128, 64, 64, packed=True, policy="save", state_v_first=True
-    )
+        operator, torch.bfloat16, 128, 64, 64, packed=True, policy="save", state_v_first=True,
+        l2norm=True,
+    )  # fmt: skip
     for launch in launches(other):
         assert usage(compile_for(launch, 90)).shared <= SHARED[90], launch.kernel.__name__
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize(("dtype", "C"), [(torch.bfloat16, 32), (torch.float32, 64)], ids=_name)
+def test_sizes_that_are_not_compiled_in_cost_no_forms(operator, dtype, C):
+    def forms(K: int, V: int) -> set[tuple]:
+        return {form(launch) for launch in launches(problem(operator, dtype, K, V, C))}
+
+    assert forms(100, 60) == forms(99, 33) == forms(128, 24)
 
 
 @pytest.mark.parametrize("operator", OPERATORS)

@@ -7,6 +7,8 @@ import torch
 
 pytest.importorskip("triton")
 
+import triton.language as tl
+
 from rewy.backends.triton import start as starting
 from rewy.backends.triton.configs import Config
 
@@ -29,10 +31,12 @@ class Kernel:
     def __init__(self):
         self.fn = object()
         self.compilations: list[Compiled] = []
+        self.constants: list[dict[str, object]] = []
 
     def __getitem__(self, grid: tuple[int]):
         def compile_and_run(*arguments: object, **constants: object) -> Compiled:
             self.compilations.append(Compiled())
+            self.constants.append(constants)
             return self.compilations[-1]
 
         return compile_and_run
@@ -73,6 +77,23 @@ def test_what_needs_other_code_is_compiled_again(kernel):
     for config, arguments, constants in (first, *others):
         starting.start(kernel, 1, config, arguments, constants)
     assert len(kernel.compilations) == 1 + len(others)
+    starting.start(kernel, 1, *first, known=("K",))
+    assert len(kernel.compilations) == 2 + len(others)
+
+
+def test_sizes_that_are_known_are_compiled_in_and_no_others(kernel):
+    arguments = Config(0, 0, 4, 2), [torch.zeros(8), 5], {"C": 16, "K": 2}
+    starting.start(kernel, 1, *arguments)
+    starting.start(kernel, 1, *arguments, known=("K",))
+    without, given = kernel.constants
+    assert (without["C"], without["K"]) == (16, 2)
+    assert isinstance(given["K"], tl.constexpr)
+    assert given["K"].value == 2
+    assert given["C"] == 16
+    assert not isinstance(given["C"], tl.constexpr)
+    (again,) = kernel.compilations[1:]
+    starting.start(kernel, 1, *arguments, known=("K",))
+    assert again.runs[0][-2:] == (16, 2)
 
 
 def test_no_programs_start_nothing(kernel):

@@ -23,13 +23,13 @@ def rows_a_program(C: int) -> int:
 
 
 @triton.jit
-def centre(G, chunk, row, d, C: tl.constexpr, KP: tl.constexpr):
+def centre(G, chunk, row, d, C: tl.constexpr, KP):
     """The sums of one row, ``[1, BK]``."""
     return tl.load(G + chunk * (C * KP) + row * KP + d)[None, :]
 
 
 @triton.jit
-def halves(G, chunk, Gt, r, d, s, C: tl.constexpr, KP: tl.constexpr):
+def halves(G, chunk, Gt, r, d, s, C: tl.constexpr, KP):
     """Factors ``[ROWS, BK]``: decays between each row and the middle of its block of 2s rows."""
     c = (r // (2 * s)) * (2 * s) + s
     return tl.exp2(-tl.abs(Gt - tl.load(tile(G, chunk, C, KP, c, d))).to(tl.float32))

@@ -30,19 +30,19 @@ def _seen(x, OP: tl.constexpr):
     return x.to(OP).to(tl.float32)
 
 
-@triton.jit(do_not_specialize=["T", "NT", "PACKED", "scale", "parts_stride", "H", "HV"])
+@triton.jit(do_not_specialize=["T", "NT", "PACKED", "scale", "parts_stride", "H", "HV", "K", "V"])
 def _channel_gradients(
     q, k, b, do, G, U, Y, S, dS, dP, dL, on_diagonal, dq, dk, db, dG, ends, through,
     db_erase, table, scale, T, NT, parts_stride,
     H, HV, K, V, C: tl.constexpr,
-    KP: tl.constexpr, VP: tl.constexpr, ROWS: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
+    KP, VP, ROWS: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
     B_CHANNEL: tl.constexpr, OP: tl.constexpr, PREC: tl.constexpr, PACKED,
 ):  # fmt: skip
     """dq, dk and db; what dg is made of: what each row receives less what it sends, what each key
     is owed from the chunk's end, and what the state keeps.
     """
     N: tl.constexpr = C // ROWS
-    NK: tl.constexpr = KP // BK
+    NK = KP // BK
     pid = tl.program_id(0)
     part, pid = pid % NK, pid // NK
     block, pid = pid % N, pid // N
@@ -138,14 +138,14 @@ def _channel_gradients(
     store_tokens(dk, start, rows, h, HV, r, d, K, Dk + Sk + own * qt + bt * Dbk)
 
 
-@triton.jit(do_not_specialize=["T", "NT", "PACKED", "parts", "parts_stride", "HV"])
+@triton.jit(do_not_specialize=["T", "NT", "PACKED", "parts", "parts_stride", "HV", "K"])
 def _channel_reduction(
     G, dG, ends, through, db_erase, db_write, dg, db, table, T, NT, parts, parts_stride,
-    HV, K, C: tl.constexpr, KP: tl.constexpr, BK: tl.constexpr,
+    HV, K, C: tl.constexpr, KP, BK: tl.constexpr,
     B_CHANNEL: tl.constexpr, PACKED,
 ):  # fmt: skip
     """dg, and db where it is a number a head."""
-    NK: tl.constexpr = KP // BK
+    NK = KP // BK
     part, pid = tl.program_id(0) % NK, tl.program_id(0) // NK
     chunk, h, start, rows = place(pid, HV, table, T, NT, C, PACKED)
     r, d = tl.arange(0, C), part * BK + tl.arange(0, BK)

@@ -16,10 +16,10 @@ from rewy.backends.triton.common import (
 )
 
 
-@triton.jit(do_not_specialize=["T", "NT", "PACKED", "scale", "H", "HV"])
+@triton.jit(do_not_specialize=["T", "NT", "PACKED", "scale", "H", "HV", "K"])
 def _channel_scores(
     q, k, b, G, P, L, table, scale, T, NT,
-    H, HV, K, C: tl.constexpr, KP: tl.constexpr, ROWS: tl.constexpr, BK: tl.constexpr,
+    H, HV, K, C: tl.constexpr, KP, ROWS: tl.constexpr, BK: tl.constexpr,
     B_CHANNEL: tl.constexpr, SOLVE: tl.constexpr, OP: tl.constexpr, PREC: tl.constexpr, PACKED,
 ):  # fmt: skip
     """ROWS rows of P, with its diagonal, and where ``SOLVE`` of L, without; 0 above it."""

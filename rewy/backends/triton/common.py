@@ -62,13 +62,13 @@ def load_rows(x, start, rows, h, heads, r):
 
 
 @triton.jit
-def tile(x, chunk, R: tl.constexpr, D, r, d):
+def tile(x, chunk, R, D, r, d):
     """Addresses ``[r, d]`` in a chunk's own ``[R, D]`` matrix."""
     return x + chunk * (R * D) + (r[:, None] * D + d[None, :])
 
 
 @triton.jit
-def tile_t(x, chunk, R: tl.constexpr, D, r, d):
+def tile_t(x, chunk, R, D, r, d):
     """The same, transposed: ``[d, r]``."""
     return x + chunk * (R * D) + (r[None, :] * D + d[:, None])
 

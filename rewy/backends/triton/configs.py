@@ -5,13 +5,15 @@ wrong code for single configurations. Seen there, in kernels that are right in t
 in their other forms: the gradients kernel with fewer value channels a tile than there are, in two
 stages, with 16 or 32 key channels on four or eight warps (wrong values or a fault); the state
 passes with one stage on four warps, and with tiles of 64 in four stages. Four warps and 64 rows
-make a warp group; chunks or heads below 64, and TF32, therefore run on two warps, which use the
-older matrix instruction.
+make a warp group; chunks below 64, and TF32, therefore run on two warps, which use the older matrix
+instruction.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
+
+from rewy.backends.triton.tiles import SMALLEST
 
 
 class Config(NamedTuple):
@@ -24,26 +26,35 @@ class Config(NamedTuple):
 
 
 def config(
-    kernel: str, C: int, KP: int, VP: int, operand: str, gate: int, columns: int = 1
+    kernel: str,
+    C: int,
+    KP: int,
+    VP: int,
+    operand: str,
+    gate: int,
+    known: bool = False,
+    columns: int = 1,
 ) -> Config:
     """For a kernel at a chunk size, padded head sizes and kind of gate.
 
-    ``operand`` is what products are made of: 'bf16', 'tf32' or 'ieee' (float32). ``columns``: how
-    many sequences and heads the state passes have to share out.
+    ``operand`` is what products are made of: 'bf16', 'tf32' or 'ieee' (float32). ``known``: whether
+    sizes are compiled in. ``columns``: how many sequences and heads the state passes have to share
+    out.
     """
     narrow = operand == "bf16"
     table = _BFLOAT16 if narrow else _FLOAT32
     BK, BV, warps, stages = table.get((kernel, gate)) or table[kernel]
+    if not known:
+        BK, BV = min(BK, SMALLEST), min(BV, SMALLEST)
     found = Config(min(BK, KP), min(BV, VP), warps, stages)
     if kernel == "passes" and narrow:
         if KP == 256:  # three tiles of 32 KB a stage
-            found = found._replace(BV=min(16, VP), stages=2)
+            found = found._replace(BV=16, stages=2)
         elif columns * (VP // 64) >= MULTIPROCESSORS:
             found = found._replace(BV=64)
-    if kernel == "gradients" and narrow and VP > BV:
+    if kernel == "gradients" and narrow and (VP > BV or not known):
         found = found._replace(stages=3)
-    small = min(C, KP, VP) < 64 or operand == "tf32"
-    if small and operand != "ieee":
+    if operand == "tf32" or (C < 64 and narrow):
         found = found._replace(warps=min(warps, 2))
     return found
 

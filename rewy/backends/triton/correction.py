@@ -41,10 +41,10 @@ def write_gradients(
     return written
 
 
-@triton.jit(do_not_specialize=["T", "NT", "PACKED", "scale", "HV"])
+@triton.jit(do_not_specialize=["T", "NT", "PACKED", "scale", "HV", "V"])
 def _correction(
     v, b, w, do, U, Y, dP, dL, on_diagonal, dv, dw, db_write, table, scale, T, NT,
-    HV, V, C: tl.constexpr, VP: tl.constexpr, BV: tl.constexpr,
+    HV, V, C: tl.constexpr, VP, BV: tl.constexpr,
     W_CHANNEL: tl.constexpr, OP: tl.constexpr, PREC: tl.constexpr, PACKED,
 ):  # fmt: skip
     """dP and dL below the diagonal, dP's diagonal, dv and dw."""

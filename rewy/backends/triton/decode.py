@@ -7,21 +7,21 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from rewy.backends.triton.states import _state_tile
+from rewy.backends.triton.states import NUMBERS, _state_tile
 
 LOG2E = tl.constexpr(1.4426950408889634)
 
 
-@triton.jit(do_not_specialize=["scale", "T", "H", "HV", "PACKED", "HAS_STATE", "FINAL", "V_FIRST"])
+@triton.jit(do_not_specialize=NUMBERS)
 def _decode(
     q, k, v, g, b, w, h0, o, ht, starts, scale, T,
     H, HV, K, V, KP: tl.constexpr,
-    VP: tl.constexpr, BV: tl.constexpr, GATE: tl.constexpr, B_CHANNEL: tl.constexpr,
+    VP, BV: tl.constexpr, GATE: tl.constexpr, B_CHANNEL: tl.constexpr,
     W_CHANNEL: tl.constexpr, HAS_STATE, V_FIRST, FINAL, PACKED,
 ):  # fmt: skip
     """``S <- exp(g_t) S``, ``r = w v - (b k)^T S``, ``S <- S + k r^T``, ``o = scale S^T q``."""
     pid = tl.program_id(0)
-    NV: tl.constexpr = VP // BV
+    NV = VP // BV
     vt = pid % NV
     n, h = pid // NV // HV, pid // NV % HV
     hk = h // (HV // H)

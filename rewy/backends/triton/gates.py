@@ -22,13 +22,13 @@ LOG2E = tl.constexpr(1.4426950408889634)
 FORGETS = tl.constexpr(-160.0)  # 2**-149 is the smallest float32
 
 
-@triton.jit(do_not_specialize=["T", "NT", "PACKED", "HV"])
+@triton.jit(do_not_specialize=["T", "NT", "PACKED", "HV", "D"])
 def _gate_sums(
     g, G, table, T, NT,
-    HV, D, DP: tl.constexpr, C: tl.constexpr, BD: tl.constexpr,
+    HV, D, DP, C: tl.constexpr, BD: tl.constexpr,
     PACKED,
 ):  # fmt: skip
-    ND: tl.constexpr = DP // BD
+    ND = DP // BD
     part, pid = tl.program_id(0) % ND, tl.program_id(0) // ND
     chunk, h, first, rows = place(pid, HV, table, T, NT, C, PACKED)
     r, d = tl.arange(0, C), part * BD + tl.arange(0, BD)
@@ -38,11 +38,12 @@ def _gate_sums(
     tl.store(tile(G, chunk, C, DP, r, d), sums)
 
 
-def gate_sums(g: Tensor, tiles: Tiles, HV: int, T: int, wide: bool) -> Tensor:
+def gate_sums(g: Tensor, tiles: Tiles, HV: int, T: int, wide: bool, known: bool = False) -> Tensor:
     """``G_i = log2(e) (g_0 + ... + g_i)`` within each chunk.
 
     g: ``[B, T, HV, 1 or K]``, any float type. Returns ``[M, HV, C, 1 or KP]`` in float64 where
-    ``wide``, else float32; rows past the end repeat the last sum.
+    ``wide``, else float32; rows past the end repeat the last sum. ``known``: whether sizes are
+    compiled in.
     """
     D = g.shape[-1]
     DP = 1 if D == 1 else tiles.KP
@@ -53,5 +54,6 @@ def gate_sums(g: Tensor, tiles: Tiles, HV: int, T: int, wide: bool) -> Tensor:
         _gate_sums, tiles.M * HV * (DP // BD), Config(BD, 0, 4, 2),
         [g, G, tiles.table, T, tiles.NT],
         {"HV": HV, "D": D, "DP": DP, "C": tiles.C, "BD": BD, "PACKED": int(tiles.packed)},
+        ("D", "DP") if known else (),
     )  # fmt: skip
     return G

@@ -30,17 +30,17 @@ from rewy.backends.triton.correction import write_gradients
 
 
 @triton.jit
-def _residuals(do, Y, U, chunk, start, rows, h, HV, V, r, e, C: tl.constexpr, VP: tl.constexpr):
+def _residuals(do, Y, U, chunk, start, rows, h, HV, V, r, e, C: tl.constexpr, VP):
     """dO, Y and U of a tile of value channels, ``[C, BV]`` each."""
     dO = load_tokens(do, start, rows, h, HV, r, e, V)
     return dO, tl.load(tile(Y, chunk, C, VP, r, e)), tl.load(tile(U, chunk, C, VP, r, e))
 
 
-@triton.jit(do_not_specialize=["T", "NT", "PACKED", "scale", "H", "HV"])
+@triton.jit(do_not_specialize=["T", "NT", "PACKED", "scale", "H", "HV", "K", "V"])
 def _gradients(
     q, k, v, b, w, do, G, U, Y, S, dS, dq, dk, dv, dg, db, dw, table, scale, T, NT,
     H, HV, K, V, C: tl.constexpr,
-    KP: tl.constexpr, VP: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, GATE: tl.constexpr,
+    KP, VP, BK: tl.constexpr, BV: tl.constexpr, ONE_V: tl.constexpr, GATE: tl.constexpr,
     B_CHANNEL: tl.constexpr, W_CHANNEL: tl.constexpr, OP: tl.constexpr, PREC: tl.constexpr,
     PACKED,
 ):  # fmt: skip
@@ -64,7 +64,7 @@ def _gradients(
     dO, Yt, Ut = _residuals(do, Y, U, chunk, start, rows, h, HV, V, r, tl.arange(0, BV), C, VP)
     for vt in range(0, VP, BV):
         e = vt + tl.arange(0, BV)
-        if VP > BV:
+        if not ONE_V:
             dO, Yt, Ut = _residuals(do, Y, U, chunk, start, rows, h, HV, V, r, e, C, VP)
         own += tl.sum(dO.to(tl.float32) * Ut.to(tl.float32), 1)
         db_rows += write_gradients(
@@ -94,7 +94,7 @@ def _gradients(
         Dq, Dbk, Dkt = empty, empty, empty
         for vt in range(0, VP, BV):
             e = vt + tl.arange(0, BV)
-            if VP > BV:
+            if not ONE_V:
                 dO, Yt, Ut = _residuals(do, Y, U, chunk, start, rows, h, HV, V, r, e, C, VP)
             ST = tl.load(tile_t(S, chunk, KP, VP, d, e))
             dST = tl.load(tile_t(dS, chunk, KP, VP, d, e))

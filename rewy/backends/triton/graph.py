@@ -34,8 +34,8 @@ from rewy.problem import Problem, Tensors
 class Saved(NamedTuple):
     """Kept beside the inputs: A under both policies, the rest under 'save' alone.
 
-    A, P: ``[M, HV, C, C]``; U: ``[M, HV, C, VP]``; S, the states before each chunk: ``[M, HV, KP,
-    VP]``.
+    A: ``[M, HV, C, C]``; P, with a channel gate, likewise; U: ``[M, HV, C, VP]``; S, the states
+    before each chunk: ``[M, HV, KP, VP]``.
     """
 
     A: Tensor | None
@@ -47,11 +47,12 @@ class Saved(NamedTuple):
 class Local(NamedTuple):
     """Scores, solve and the halves of the residual system, ``U = U_hat - W_hat S_0``, by chunk.
 
-    K_t, keys decayed to the chunk's end, is None unless the gate is per channel.
+    K_t, keys decayed to the chunk's end, is None unless the gate is per channel. P is None where
+    nobody wants it.
     """
 
     A: Tensor
-    P: Tensor
+    P: Tensor | None
     W_hat: Tensor
     U_hat: Tensor
     K_t: Tensor | None
@@ -87,7 +88,7 @@ def forward(problem: Problem) -> tuple[Tensor, Tensor | None, Saved]:
     _state_passes(run, forward=(local, found))
     o = _output_stage(run, local.P, U, S)
     if problem.spec.policy == "save":
-        return o, ht, Saved(local.A, local.P, U, S)
+        return o, ht, Saved(local.A, local.P if run.gate == CHANNEL else None, U, S)
     return o, ht, Saved(local.A, None, None, None)
 
 
@@ -101,7 +102,8 @@ def backward(problem: Problem, saved: Saved, do: Tensor | None, dht: Tensor | No
     again = None
     if U is None:
         local = _local_stage(run, A)  # solves anew where the forward decoded
-        A, P, again = local.A, local.P, (local, _new_states(run, False))
+        A, again = local.A, (local, _new_states(run, False))
+        P = local.P if run.gate == CHANNEL else None
         U, S, _ = again[1]
     adjoint = _local_adjoint_stage(run, A, P, do)
     Y, dS, dh0 = found = _new_states(run, problem.tensors.h0 is not None)
@@ -110,18 +112,23 @@ def backward(problem: Problem, saved: Saved, do: Tensor | None, dht: Tensor | No
 
 
 def _local_stage(run: Run, A: Tensor | None) -> Local:
-    """Everything local to the chunks; A is read where it is there, else solved for."""
+    """Everything local to the chunks; A is read where it is there, else solved for. A backward that
+    has A wants P of a channel gate alone.
+    """
     x, t, spec, chunks = run.active, run.tiles, run.spec, run.tiles.M * run.spec.HV
-    P, L = run.by_chunk(t.C, t.C), None
+    P = L = None
     if A is None:
         L = run.by_chunk(t.C, t.C, dtype=torch.float32)
-    name, kernel, blocks = "scores", _scores, 1
-    if run.gate == CHANNEL:
-        name, kernel, blocks = "channel_scores", _channel_scores, t.C // rows_a_program(t.C)
-    run.launch(
-        kernel, chunks * blocks, run.config(name),
-        x.q, x.k, x.b, run.G, P, L, t.table, spec.scale, spec.T, t.NT, SOLVE=A is None,
-    )  # fmt: skip
+    if A is None or run.gate == CHANNEL:
+        P = run.by_chunk(t.C, t.C)
+        name, kernel, blocks, more = "scores", _scores, 1, {}
+        if run.gate == CHANNEL:
+            name, kernel, blocks = "channel_scores", _channel_scores, t.C // rows_a_program(t.C)
+            more = {"SOLVE": A is None}
+        run.launch(
+            kernel, chunks * blocks, run.config(name),
+            x.q, x.k, x.b, run.G, P, L, t.table, spec.scale, spec.T, t.NT, **more,
+        )  # fmt: skip
     if A is None:
         A = run.by_chunk(t.C, t.C)
         precision = "ieee" if run.operand == "ieee" else "tf32x3"
@@ -135,7 +142,7 @@ def _local_stage(run: Run, A: Tensor | None) -> Local:
     return Local(A, P, W_hat, U_hat, K_t)
 
 
-def _local_adjoint_stage(run: Run, A: Tensor, P: Tensor, do: Tensor) -> Adjoint:
+def _local_adjoint_stage(run: Run, A: Tensor, P: Tensor | None, do: Tensor) -> Adjoint:
     """What of the residual system's adjoint needs no state."""
     x, t = run.active, run.tiles
     out = Adjoint(
@@ -253,6 +260,7 @@ def _channel_stage(
 def decode(problem: Problem) -> tuple[Tensor, Tensor | None]:
     """The recurrence token by token; results as :func:`forward`'s."""
     run = Run(problem, sums=False)
+    run.known = ()  # one token or many: the same form
     spec, t, x = run.spec, run.tiles, run.active
     o = torch.empty_like(x.v)
     ht = run.state() if spec.output_final_state else None

@@ -9,14 +9,15 @@ from torch import Tensor
 
 from rewy.backends.eager import activations
 from rewy.backends.triton.common import CHANNEL, HEAD, NONE
+from rewy.backends.triton.norm import l2norm, rows_adjoint
 from rewy.problem import Problem, Tensors
 
 
 class Active(NamedTuple):
     """Contiguous, activated.
 
-    q, k, v in the problem's type; g (log decay), b, w in any float type. ``q32`` and ``k32`` with
-    their ``rstd`` are the normalised rows in float32, None where nothing is normalised.
+    q, k, v in the problem's type; g (log decay), b, w in any float type. ``q_rstd`` and ``k_rstd``
+    are what q and k were multiplied by, None where nothing is normalised.
     """
 
     q: Tensor
@@ -25,8 +26,6 @@ class Active(NamedTuple):
     g: Tensor | None
     b: Tensor
     w: Tensor | None
-    q32: Tensor | None
-    k32: Tensor | None
     q_rstd: Tensor | None
     k_rstd: Tensor | None
 
@@ -59,10 +58,9 @@ def activate(problem: Problem) -> Active:
     """Apply l2norm, the gate's activation and the sigmoids where the problem asks for them."""
     spec, x = problem
     q, k, g, b, w = x.q, x.k, x.g, x.b, x.w
-    q32 = k32 = q_rstd = k_rstd = None
+    q_rstd = k_rstd = None
     if spec.l2norm:
-        (q32, q_rstd), (k32, k_rstd) = (activations.l2norm(y.float().contiguous()) for y in (q, k))
-        q, k = q32.to(q.dtype), k32.to(k.dtype)
+        (q, q_rstd), (k, k_rstd) = (l2norm(y.contiguous()) for y in (q, k))
     if spec.gate_activation:
         g = activations.gate(g.float().contiguous(), *_gate_parameters(problem), spec.lower_bound)
     if spec.beta_activation:
@@ -71,7 +69,7 @@ def activate(problem: Problem) -> Active:
     if not channel_erase(problem):  # small, and one type compiles once
         b = b.float()
     q, k, v, g, b, w = (None if y is None else y.contiguous() for y in (q, k, x.v, g, b, w))
-    return Active(q, k, v, g, b, w, q32, k32, q_rstd, k_rstd)
+    return Active(q, k, v, g, b, w, q_rstd, k_rstd)
 
 
 def gradient_types(problem: Problem) -> dict[str, torch.dtype]:
@@ -97,11 +95,9 @@ def finish(problem: Problem, active: Active, d: Tensors) -> Tensors:
     """Sum over groups, undo the activations, restore the types."""
     spec, x = problem
     dq, dk, dg, db, dw = d.q, d.k, d.g, d.b, d.w
-    if spec.HV > spec.H:
-        dq, dk = (y.unflatten(2, (spec.H, -1)).sum(3) for y in (dq, dk))
-    if spec.l2norm:
-        dq = activations.l2norm_adjoint(dq, active.q32, active.q_rstd)
-        dk = activations.l2norm_adjoint(dk, active.k32, active.k_rstd)
+    if spec.l2norm or spec.HV > spec.H:
+        dq = rows_adjoint(dq, x.q.contiguous(), active.q_rstd)
+        dk = rows_adjoint(dk, x.k.contiguous(), active.k_rstd)
     if spec.beta_activation:
         db = activations.beta_sigmoid_adjoint(db, x.b.float(), spec.neg_eigval)
         dw = None if dw is None else activations.beta_sigmoid_adjoint(dw, x.w.float(), False)
@@ -115,8 +111,8 @@ def finish(problem: Problem, active: Active, d: Tensors) -> Tensors:
         if x.dt_bias is not None:
             ddt_bias = dg.sum((0, 1)).reshape(x.dt_bias.shape).to(x.dt_bias.dtype)
     return Tensors(
-        q=dq.to(x.q.dtype),
-        k=dk.to(x.k.dtype),
+        q=dq,
+        k=dk,
         v=d.v,
         g=None if dg is None else dg.to(x.g.dtype),
         b=db.to(x.b.dtype),

@@ -16,6 +16,7 @@ from rewy.backends.triton.common import (
     dot,
     load_rows,
     load_tokens,
+    load_tokens_t,
     place,
     tile,
     tile_t,
@@ -33,7 +34,20 @@ def _erase(b, start, rows, h, HV, r, d, K, B_CHANNEL: tl.constexpr):
 
 
 @triton.jit
-def _sums(G, chunk, r, d, GATE: tl.constexpr, C: tl.constexpr, KP: tl.constexpr):
+def _unit_dot(A, x, r, OP: tl.constexpr, PREC: tl.constexpr):
+    """``A @ x`` for A with ones on the diagonal, to which float32 products are added last: in
+    between, a large x would round every small product to its own digits.
+    """
+    if PREC == "ieee":
+        A = tl.where(r[:, None] == r[None, :], 0.0, A)
+        found = x + dot(A, x, tl.zeros_like(x), OP, PREC)
+    else:
+        found = dot(A, x, tl.zeros([A.shape[0], x.shape[1]], dtype=tl.float32), OP, PREC)
+    return found
+
+
+@triton.jit
+def _sums(G, chunk, r, d, GATE: tl.constexpr, C: tl.constexpr, KP):
     """The chunk's gate sums as a factor's exponent: ``[C, 1]`` or ``[C, BK]``, and its last row."""
     if GATE == 2:
         Gt = tl.load(tile(G, chunk, C, KP, r, d))
@@ -44,11 +58,11 @@ def _sums(G, chunk, r, d, GATE: tl.constexpr, C: tl.constexpr, KP: tl.constexpr)
     return Gt, last
 
 
-@triton.jit(do_not_specialize=["T", "NT", "PACKED", "H", "HV"])
+@triton.jit(do_not_specialize=["T", "NT", "PACKED", "H", "HV", "K", "V"])
 def _local(
     k, v, b, w, G, A, W_hat, U_hat, K_t, table, T, NT,
     H, HV, K, V, C: tl.constexpr,
-    KP: tl.constexpr, VP: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, GATE: tl.constexpr,
+    KP, VP, BK: tl.constexpr, BV: tl.constexpr, GATE: tl.constexpr,
     B_CHANNEL: tl.constexpr, W_CHANNEL: tl.constexpr, OP: tl.constexpr, PREC: tl.constexpr,
     PACKED,
 ):  # fmt: skip
@@ -67,7 +81,7 @@ def _local(
             if GATE == 2:
                 k_t = (kt32 * decay(last - Gt)).to(K_t.dtype.element_ty)
                 tl.store(tile(K_t, chunk, C, KP, r, d), k_t)
-        W = dot(At, kb, tl.zeros([C, BK], dtype=tl.float32), OP, PREC)
+        W = _unit_dot(At, kb, r, OP, PREC)
         tl.store(tile(W_hat, chunk, C, KP, r, d), W.to(W_hat.dtype.element_ty))
     for vt in range(0, VP, BV):
         d = vt + tl.arange(0, BV)
@@ -76,32 +90,29 @@ def _local(
             R *= load_tokens(w, start, rows, h, HV, r, d, V).to(tl.float32)
         else:
             R *= load_rows(b, start, rows, h, HV, r)[:, None]
-        U = dot(At, R, tl.zeros([C, BV], dtype=tl.float32), OP, PREC)
+        U = _unit_dot(At, R, r, OP, PREC)
         tl.store(tile(U_hat, chunk, C, VP, r, d), U.to(U_hat.dtype.element_ty))
 
 
-@triton.jit(do_not_specialize=["T", "NT", "PACKED", "scale", "H", "HV"])
+@triton.jit(do_not_specialize=["T", "NT", "PACKED", "scale", "H", "HV", "K", "V"])
 def _local_adjoint(
     q, k, b, do, G, A, P, Y_hat, K_hat, Q_g, K_b, table, scale, T, NT,
     H, HV, K, V, C: tl.constexpr,
-    KP: tl.constexpr, VP: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, GATE: tl.constexpr,
+    KP, VP, BK: tl.constexpr, BV: tl.constexpr, GATE: tl.constexpr,
     B_CHANNEL: tl.constexpr, OP: tl.constexpr, PREC: tl.constexpr, PACKED,
 ):  # fmt: skip
-    """Y_hat, K_hat and the decayed queries and erase keys."""
+    """Y_hat, K_hat and the decayed queries and erase keys. P is read with a channel gate; else it
+    costs less to multiply out anew, as its transpose, which is what is wanted here.
+    """
     chunk, h, start, rows = place(tl.program_id(0), HV, table, T, NT, C, PACKED)
     hk = h // (HV // H)
     r = tl.arange(0, C)
-    PT = tl.load(tile_t(P, chunk, C, C, r, r))
     AT = tl.load(tile_t(A, chunk, C, C, r, r)).to(OP)
-    for vt in range(0, VP, BV):
-        d = vt + tl.arange(0, BV)
-        dO = load_tokens(do, start, rows, h, HV, r, d, V)
-        X = dot(PT, dO, tl.zeros([C, BV], dtype=tl.float32), OP, PREC)
-        Y = dot(AT, X, tl.zeros([C, BV], dtype=tl.float32), OP, PREC)
-        tl.store(tile(Y_hat, chunk, C, VP, r, d), Y.to(Y_hat.dtype.element_ty))
+    PT = tl.zeros([C, C], dtype=tl.float32)
     for kt in range(0, KP, BK):
         d = kt + tl.arange(0, BK)
-        kt32 = load_tokens(k, start, rows, hk, H, r, d, K).to(tl.float32)
+        kt_ = load_tokens(k, start, rows, hk, H, r, d, K)
+        kt32 = kt_.to(tl.float32)
         k_t = kt32
         if GATE > 0:
             Gt, last = _sums(G, chunk, r, d, GATE, C, KP)
@@ -113,5 +124,21 @@ def _local_adjoint(
             qg *= decay(Gt)
         tl.store(tile(K_b, chunk, C, KP, r, d), kb.to(K_b.dtype.element_ty))
         tl.store(tile(Q_g, chunk, C, KP, r, d), qg.to(Q_g.dtype.element_ty))
-        X = dot(AT, k_t, tl.zeros([C, BK], dtype=tl.float32), OP, PREC)
+        if GATE < 2:
+            PT = dot(kt_, load_tokens_t(q, start, rows, hk, H, r, d, K), PT, OP, PREC)
+        X = _unit_dot(AT, k_t, r, OP, PREC)
         tl.store(tile(K_hat, chunk, C, KP, r, d), X.to(K_hat.dtype.element_ty))
+    if GATE == 2:
+        PT = tl.load(tile_t(P, chunk, C, C, r, r))
+    else:
+        PT *= scale
+        if GATE == 1:
+            Gr = tl.load(G + chunk * C + r)
+            PT *= decay(Gr[None, :] - Gr[:, None])
+        PT = tl.where(r[:, None] <= r[None, :], PT, 0.0)
+    for vt in range(0, VP, BV):
+        d = vt + tl.arange(0, BV)
+        dO = load_tokens(do, start, rows, h, HV, r, d, V)
+        X = dot(PT, dO, tl.zeros([C, BV], dtype=tl.float32), OP, PREC)
+        Y = _unit_dot(AT, X, r, OP, PREC)
+        tl.store(tile(Y_hat, chunk, C, VP, r, d), Y.to(Y_hat.dtype.element_ty))

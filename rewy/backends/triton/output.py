@@ -8,16 +8,16 @@ import triton.language as tl
 from rewy.backends.triton.common import decay, dot, load_tokens, place, store_tokens, tile
 
 
-@triton.jit(do_not_specialize=["T", "NT", "PACKED", "scale", "H", "HV"])
+@triton.jit(do_not_specialize=["T", "NT", "PACKED", "scale", "H", "HV", "K", "V"])
 def _output(
     q, G, P, S, U, o, table, scale, T, NT,
     H, HV, K, V, C: tl.constexpr,
-    KP: tl.constexpr, VP: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, GATE: tl.constexpr,
+    KP, VP, BK: tl.constexpr, BV: tl.constexpr, GATE: tl.constexpr,
     OP: tl.constexpr, PREC: tl.constexpr, PACKED,
 ):  # fmt: skip
     """o for a chunk, head and tile of BV value channels."""
     pid = tl.program_id(0)
-    NV: tl.constexpr = VP // BV
+    NV = VP // BV
     vt, pid = pid % NV, pid // NV
     chunk, h, start, rows = place(pid, HV, table, T, NT, C, PACKED)
     r, e = tl.arange(0, C), vt * BV + tl.arange(0, BV)

@@ -13,8 +13,13 @@ from rewy.backends.triton.configs import Config, config
 from rewy.backends.triton.gates import gate_sums
 from rewy.backends.triton.inputs import activate, channel_erase, channel_write, gate_kind
 from rewy.backends.triton.start import start
-from rewy.backends.triton.tiles import Tiles
+from rewy.backends.triton.tiles import CHUNKS, Tiles
 from rewy.problem import Problem
+
+# Compiled in where models are trained: bfloat16, chunks of 64, heads that fill their padding.
+# Elsewhere kernels take them as numbers, in smaller tiles: a form of each for every size would
+# be thousands, a second's compilation each.
+SIZES = ("K", "V", "KP", "VP")
 
 
 class Run:
@@ -23,7 +28,7 @@ class Run:
     problem, spec: as given. active: the inputs as the kernels take them. tiles: where chunks lie.
     gate: NONE, HEAD or CHANNEL. b_channel, w_channel: whether erase and write are per channel.
     operand: what products are made of, 'bf16', 'tf32' or 'ieee' (float32). kept: the type of what
-        lies between stages. G: gate sums, or None.
+        lies between stages. known: the sizes that are compiled in. G: gate sums, or None.
     """
 
     def __init__(self, problem: Problem, sums: bool = True):
@@ -35,15 +40,18 @@ class Run:
         self.b_channel, self.w_channel = channel_erase(problem), channel_write(problem)
         self.operand = {torch.bfloat16: "bf16", torch.float16: "tf32"}.get(x.q.dtype, "ieee")
         self.kept = torch.bfloat16 if self.operand == "bf16" else torch.float32
+        t = self.tiles
+        whole = (t.C, t.KP, t.VP) == (CHUNKS[-1], spec.K, spec.V)
+        self.known = SIZES if self.operand == "bf16" and whole else ()
         self.G = None
         if self.gate and sums:
             wide = self.operand == "ieee"
-            self.G = gate_sums(self.active.g, self.tiles, spec.HV, spec.T, wide)
+            self.G = gate_sums(self.active.g, t, spec.HV, spec.T, wide, bool(self.known))
 
     def config(self, kernel: str) -> Config:
         """The configuration of the kernel of that name for this problem."""
         t, columns = self.tiles, self.spec.N * self.spec.HV
-        return config(kernel, t.C, t.KP, t.VP, self.operand, self.gate, columns)
+        return config(kernel, t.C, t.KP, t.VP, self.operand, self.gate, bool(self.known), columns)
 
     def by_chunk(self, *sizes: int, dtype: torch.dtype | None = None) -> Tensor:
         """An uninitialised ``[M, HV, *sizes]``."""
@@ -71,7 +79,9 @@ class Run:
         spec, t = self.spec, self.tiles
         shared = {
             "H": spec.H, "HV": spec.HV, "K": spec.K, "V": spec.V, "C": t.C, "KP": t.KP, "VP": t.VP,
-            "BK": c.BK, "BV": c.BV, "ROWS": rows_a_program(t.C), "GATE": self.gate,
+            "BK": c.BK, "BV": c.BV,
+            "ONE_V": bool(self.known) and t.VP == c.BV,  # known to have one tile of value channels
+            "ROWS": rows_a_program(t.C), "GATE": self.gate,
             "B_CHANNEL": self.b_channel, "W_CHANNEL": self.w_channel,
             "V_FIRST": int(spec.state_v_first),
             "OP": tl.bfloat16 if self.operand == "bf16" else tl.float32,
@@ -79,4 +89,5 @@ class Run:
         } | constants  # fmt: skip
         names = kernel.arg_names[len(arguments) :]
         tensors = [t.nothing if x is None else x for x in arguments]
-        start(kernel, programs, c, tensors, {name: shared[name] for name in names})
+        known = tuple(name for name in self.known if name in names)
+        start(kernel, programs, c, tensors, {name: shared[name] for name in names}, known)

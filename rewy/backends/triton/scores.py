@@ -19,14 +19,13 @@ from rewy.backends.triton.common import (
 )
 
 
-@triton.jit(do_not_specialize=["T", "NT", "PACKED", "scale", "H", "HV"])
+@triton.jit(do_not_specialize=["T", "NT", "PACKED", "scale", "H", "HV", "K"])
 def _scores(
     q, k, b, G, P, L, table, scale, T, NT,
-    H, HV, K, C: tl.constexpr, KP: tl.constexpr, BK: tl.constexpr, GATE: tl.constexpr,
-    B_CHANNEL: tl.constexpr, SOLVE: tl.constexpr, OP: tl.constexpr, PREC: tl.constexpr,
-    PACKED,
+    H, HV, K, C: tl.constexpr, KP, BK: tl.constexpr, GATE: tl.constexpr,
+    B_CHANNEL: tl.constexpr, OP: tl.constexpr, PREC: tl.constexpr, PACKED,
 ):  # fmt: skip
-    """P with its diagonal and, where ``SOLVE``, L without; 0 above."""
+    """P with its diagonal and L without; 0 above."""
     chunk, h, start, rows = place(tl.program_id(0), HV, table, T, NT, C, PACKED)
     hk = h // (HV // H)
     r = tl.arange(0, C)
@@ -37,11 +36,10 @@ def _scores(
         d = first + tl.arange(0, BK)
         kT = load_tokens_t(k, start, rows, hk, H, r, d, K)
         Pt = dot(load_tokens(q, start, rows, hk, H, r, d, K), kT, Pt, OP, PREC)
-        if SOLVE:
-            bk = load_tokens(k, start, rows, hk, H, r, d, K)
-            if B_CHANNEL:
-                bk = bk.to(tl.float32) * load_tokens(b, start, rows, h, HV, r, d, K).to(tl.float32)
-            Lt = dot(bk, kT, Lt, OP, PREC)
+        bk = load_tokens(k, start, rows, hk, H, r, d, K)
+        if B_CHANNEL:
+            bk = bk.to(tl.float32) * load_tokens(b, start, rows, h, HV, r, d, K).to(tl.float32)
+        Lt = dot(bk, kT, Lt, OP, PREC)
     if GATE == 1:
         Gr = tl.load(G + chunk * C + r)
         between = decay(Gr[:, None] - Gr[None, :])
@@ -49,7 +47,6 @@ def _scores(
         Lt *= between
     Pt = tl.where(i >= j, Pt * scale, 0.0)
     tl.store(tile(P, chunk, C, C, r, r), Pt.to(P.dtype.element_ty))
-    if SOLVE:
-        if not B_CHANNEL:
-            Lt *= load_rows(b, start, rows, h, HV, r)[:, None]
-        tl.store(tile(L, chunk, C, C, r, r), tl.where(i > j, Lt, 0.0))
+    if not B_CHANNEL:
+        Lt *= load_rows(b, start, rows, h, HV, r)[:, None]
+    tl.store(tile(L, chunk, C, C, r, r), tl.where(i > j, Lt, 0.0))

@@ -7,11 +7,12 @@ remembered by what it depends on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 import triton
+import triton.language as tl
 from torch import Tensor
 from triton import knobs
 
@@ -28,21 +29,23 @@ def start(
     config: Config,
     arguments: Sequence[Any],
     constants: Mapping[str, Any],
+    known: Collection[str] = (),
 ) -> None:
     """Launch ``programs`` programs of a kernel on the current device; none is fine, too.
 
     ``arguments`` come first in the kernel's signature, in order, then ``constants``, in any order.
     Numbers among the arguments must be declared ``do_not_specialize``; among the constants may be
-    sizes that are none to Triton.
+    sizes that are none to Triton, unless ``known`` names them: then they are compiled in.
     """
     if not programs:
         return
     device = next((x.device.index for x in arguments if isinstance(x, Tensor)), None)
-    key = (device, kernel.fn, config, *constants.values(), *map(_form, arguments))
+    key = (device, kernel.fn, config, known, *constants.values(), *map(_form, arguments))
     compiled = _compiled.get(key)
     if compiled is None or not _KNOWN or _hooks():
+        given = {n: tl.constexpr(x) if n in known else x for n, x in constants.items()}
         _compiled[key] = kernel[(programs,)](
-            *arguments, num_warps=config.warps, num_stages=config.stages, **constants
+            *arguments, num_warps=config.warps, num_stages=config.stages, **given
         )
         return  # None under the interpreter, which is always asked again
     in_order = [constants[name] for name in kernel.arg_names[len(arguments) :]]

@@ -20,7 +20,9 @@ from rewy.backends.triton.common import (
 )
 
 # Not worth a compiled form of their own.
-FLAGS = ["T", "NT", "H", "HV", "PACKED", "HAS_STATE", "FINAL", "HAS_DHT", "V_FIRST"]
+NUMBERS = [
+    "scale", "T", "NT", "H", "HV", "K", "V", "PACKED", "HAS_STATE", "FINAL", "HAS_DHT", "V_FIRST",
+]  # fmt: skip
 
 
 @triton.jit
@@ -64,7 +66,7 @@ def _state_tile(x, n, h, HV, K, V, d, e, V_FIRST, there):
 def _states(
     n, h, vt, k, G, W_hat, U_hat, K_t, h0, S, U, ht, starts, firsts, T, NT,
     H, HV, K, V, C: tl.constexpr,
-    KP: tl.constexpr, VP: tl.constexpr, BV: tl.constexpr, GATE: tl.constexpr,
+    KP: tl.constexpr, VP, BV: tl.constexpr, GATE: tl.constexpr,
     HAS_STATE, V_FIRST, FINAL, OP: tl.constexpr,
     PREC: tl.constexpr, PACKED,
 ):  # fmt: skip
@@ -91,7 +93,10 @@ def _states(
             Gr = tl.load(G + chunk * C + r)
             Ut *= decay(tl.load(G + chunk * C + C - 1) - Gr)[:, None]
         state *= _total(G, chunk, d, tokens, GATE, C, KP, True)
-        state = dot(kT, Ut, state, OP, PREC)
+        if PREC == "ieee":  # rounded into the state once a chunk, not once a token
+            state += dot(kT, Ut, tl.zeros_like(state), OP, PREC)
+        else:
+            state = dot(kT, Ut, state, OP, PREC)
     at, inside = _state_tile(ht, n, h, HV, K, V, d, e, V_FIRST, FINAL)
     tl.store(at, state, mask=inside)
 
@@ -100,7 +105,7 @@ def _states(
 def _reverse_states(
     n, h, vt, do, G, Y_hat, K_hat, Q_g, K_b, dht, dS, Y, dh0, starts, firsts, T, NT,
     HV, K, V, C: tl.constexpr,
-    KP: tl.constexpr, VP: tl.constexpr, BV: tl.constexpr, GATE: tl.constexpr,
+    KP: tl.constexpr, VP, BV: tl.constexpr, GATE: tl.constexpr,
     HAS_DHT, V_FIRST, HAS_STATE, OP: tl.constexpr,
     PREC: tl.constexpr, PACKED,
 ):  # fmt: skip
@@ -132,20 +137,24 @@ def _reverse_states(
         qT = tl.load(tile_t(Q_g, chunk, C, KP, r, d))
         kT = tl.load(tile_t(K_b, chunk, C, KP, r, d))
         state *= total
-        state = dot(qT, dO, state, OP, PREC)
-        state = dot(kT, -Yt, state, OP, PREC)
+        if PREC == "ieee":  # as in the forward pass
+            added = dot(qT, dO, tl.zeros_like(state), OP, PREC)
+            state += dot(kT, -Yt, added, OP, PREC)
+        else:
+            state = dot(qT, dO, state, OP, PREC)
+            state = dot(kT, -Yt, state, OP, PREC)
         local = next_local
         total = next_total
     at, inside = _state_tile(dh0, n, h, HV, K, V, d, e, V_FIRST, HAS_STATE)
     tl.store(at, state, mask=inside)
 
 
-@triton.jit(do_not_specialize=FLAGS)
+@triton.jit(do_not_specialize=NUMBERS)
 def _passes(
     k, do, G, W_hat, U_hat, K_t, h0, S, U, ht, Y_hat, K_hat, Q_g, K_b, dht, dS, Y, dh0,
     starts, firsts, T, NT,
     H, HV, K, V, C: tl.constexpr,
-    KP: tl.constexpr, VP: tl.constexpr, BV: tl.constexpr, GATE: tl.constexpr,
+    KP: tl.constexpr, VP, BV: tl.constexpr, GATE: tl.constexpr,
     FORWARD: tl.constexpr, REVERSE: tl.constexpr, HAS_STATE, FINAL,
     HAS_DHT, V_FIRST, OP: tl.constexpr, PREC: tl.constexpr,
     PACKED,
@@ -156,7 +165,7 @@ def _passes(
     if FORWARD and REVERSE:
         reverse = pid % 2 == 1
         pid = pid // 2
-    NV: tl.constexpr = VP // BV
+    NV = VP // BV
     vt = pid % NV
     n, h = pid // NV // HV, pid // NV % HV
     if reverse:

@@ -14,12 +14,12 @@ import torch
 
 from rewy.problem import Spec
 
-SMALLEST = 32  # heads are padded up to it; a matrix unit's tile is 16, but every size compiles anew
+SMALLEST = 64  # heads are padded up to it: smaller tiles would be so many more forms to compile
 CHUNKS = 16, 32, 64  # rows; never more than asked for, since long chunks round more
 
 
 def padded(size: int) -> int:
-    """The power of two, at least 32, that holds ``size``."""
+    """The power of two, at least 64, that holds ``size``."""
     return max(SMALLEST, 1 << (size - 1).bit_length())
 
 
