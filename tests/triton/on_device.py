@@ -89,10 +89,17 @@ def results(
     return dict(zip(names, (*(y.detach() for y in found), *gradients), strict=True))
 
 
-def wrong(operator: str, dtype: str, K: int, V: int, device: str = "cuda") -> list[str]:
+def wrong(
+    operator: str,
+    dtype: str,
+    K: int,
+    V: int,
+    device: str = "cuda",
+    layouts: tuple[Layout, ...] = LAYOUTS,
+) -> list[str]:
     """What is wrong, a line each."""
     told = []
-    for layout in LAYOUTS:
+    for layout in layouts:
         x = arguments(operator, getattr(torch, dtype), K, V, layout)
         adjoints = torch.randn_like(x["v"]), torch.randn_like(x["initial_state"])
         truth = results(
