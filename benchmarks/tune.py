@@ -4,7 +4,8 @@
 
 Every candidate is compiled and checked in a process of its own, against the eager graph in float64:
 a configuration that Triton compiles wrongly may fault, and a fault ends its process. The right ones
-are then timed, fastest first. What is chosen goes into rewy/backends/triton/configs.py by hand.
+are then timed, fastest first. With ``--remember`` every later process on this machine uses the
+fastest (see rewy/backends/triton/remembered.py); what is to ship goes into configs.py by hand.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -119,6 +120,7 @@ def choose(job: Job) -> None:
         return configs.config(kernel, *problem)
 
     run.config = config
+    run.recall = lambda *_: None
 
 
 def error_of(operator: str, H: int, size: int) -> float:
@@ -204,9 +206,12 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=128, help="K = V")
     parser.add_argument("--processes", type=int, default=8)
     parser.add_argument("--axes", type=json.loads, help="[[BK...], [BV...], ...] instead of all")
+    parser.add_argument("--remember", action="store_true", help="use the fastest from now on")
     parser.add_argument("--step", choices=("check", "time"), help=argparse.SUPPRESS)
     parser.add_argument("--jobs", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.remember and options.size not in (64, 128, 256):
+        parser.error(f"--remember wants a --size of 64, 128 or 256, got {options.size}")
     if not torch.cuda.is_available():
         raise SystemExit("tune.py needs an NVIDIA GPU: torch.cuda.is_available() is False")
     if options.step:
@@ -230,6 +235,23 @@ def main() -> None:
             print(f"timing {pair}: the process ended with {status}", file=sys.stderr)
         for line in lines:
             print(json.dumps(line))
+        if options.remember and lines:
+            keep(lines[0])
+
+
+def keep(fastest: dict[str, Any]) -> None:
+    """Remember a line's configuration."""
+    from rewy.backends.triton.configs import Config
+    from rewy.backends.triton.remembered import NEVER, name_of, remember
+
+    operator, kernel, size = (fastest[what] for what in ("operator", "kernel", "size"))
+    if kernel in NEVER:
+        print(f"{kernel}: not remembered, it has a rule and no table", file=sys.stderr)
+        return
+    gate = {"delta_rule": 0, "gated_delta_rule": 1, "kda": 2, "gdn2": 2}[operator]
+    name = name_of(kernel, gate, operator == "gdn2", size, size)
+    file = remember(torch.cuda.get_device_name(), {name: Config(*fastest["config"])})
+    print(f"{name}: {fastest['config']} is remembered in {file}", file=sys.stderr)
 
 
 def work(step: str, jobs: list[Job], options: argparse.Namespace) -> None:
@@ -239,7 +261,7 @@ def work(step: str, jobs: list[Job], options: argparse.Namespace) -> None:
         print(json.dumps(error_of(jobs[0].operator, options.heads, options.size)))
         return
     for milliseconds, job in time_candidates(jobs, options):
-        print(json.dumps({**job._asdict(), "milliseconds": milliseconds}))
+        print(json.dumps({**job._asdict(), "size": options.size, "milliseconds": milliseconds}))
 
 
 if __name__ == "__main__":

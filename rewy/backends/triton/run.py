@@ -12,6 +12,7 @@ from rewy.backends.triton.channel import rows_a_program
 from rewy.backends.triton.configs import Config, config
 from rewy.backends.triton.gates import gate_sums
 from rewy.backends.triton.inputs import activate, channel_erase, channel_write, gate_kind
+from rewy.backends.triton.remembered import NEVER, name_of, recall
 from rewy.backends.triton.start import start
 from rewy.backends.triton.tiles import CHUNKS, Tiles
 from rewy.problem import Problem
@@ -49,8 +50,14 @@ class Run:
             self.G = gate_sums(self.active.g, t, spec.HV, spec.T, wide, bool(self.known))
 
     def config(self, kernel: str) -> Config:
-        """The configuration of the kernel of that name for this problem."""
+        """The configuration of the kernel of that name for this problem: what tuning remembered, or
+        the table's.
+        """
         t, columns = self.tiles, self.spec.N * self.spec.HV
+        if self.known and kernel not in NEVER:
+            name = name_of(kernel, self.gate, self.b_channel, t.KP, t.VP)
+            if (found := recall(self.problem.tensors.q.device, name)) is not None:
+                return found
         return config(kernel, t.C, t.KP, t.VP, self.operand, self.gate, bool(self.known), columns)
 
     def by_chunk(self, *sizes: int, dtype: torch.dtype | None = None) -> Tensor:

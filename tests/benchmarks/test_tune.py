@@ -1,0 +1,42 @@
+"""What tuning keeps, and that it is not asked while it tunes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+import tune
+
+from rewy.backends.triton import remembered, run
+from rewy.backends.triton.configs import Config, config
+
+LINE = {"operator": "gdn2", "kernel": "channel_scores", "config": [64, 0, 1, 2], "size": 64}
+
+
+@pytest.fixture(autouse=True)
+def card(tmp_path, monkeypatch):
+    monkeypatch.setenv("REWY_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: "a card")
+    remembered._of_card.cache_clear()
+    yield
+    remembered._of_card.cache_clear()
+
+
+def test_the_fastest_is_kept_and_a_pass_is_not(capsys):
+    tune.keep(LINE)
+    name = remembered.name_of("channel_scores", 2, True, 64, 64)
+    assert remembered.recall(torch.device("cuda"), name) == Config(64, 0, 1, 2)
+    tune.keep({**LINE, "kernel": "passes"})
+    assert "not remembered" in capsys.readouterr().err
+
+
+def test_a_candidate_goes_before_what_is_remembered(monkeypatch):
+    monkeypatch.setattr(run, "config", config)  # both are put back afterwards
+    monkeypatch.setattr(run, "recall", lambda device, name: Config(16, 16, 2, 2))
+    tune.choose(tune.Job("gdn2", "local", (64, 64, 8, 3)))
+    assert run.recall(torch.device("cuda"), "local") is None
+    sizes = 64, 128, 128, "bf16", 2, True, 16
+    assert run.config("local", *sizes) == Config(64, 64, 8, 3)
+    assert run.config("output", *sizes) == config("output", *sizes)
