@@ -47,8 +47,9 @@ Arguments common to all
     chunk_size (chunkwise forms): 16, 32, 64 or 128; changes time and memory, not results.
     check_values: check values (g <= 0) also on devices, where that means waiting for them; on the
         CPU they are always checked. Shapes, types, devices and options are checked everywhere.
-    backend: 'eager' (also None), the graph in PyTorch on any device; 'triton', kernels for NVIDIA
-        GPUs, on trial (no float64); 'naive', the seven-product backward, for comparison.
+    backend: 'eager', the graph in PyTorch on any device; 'triton', kernels for NVIDIA GPUs (no
+        float64); 'naive', the seven-product backward, for comparison; None: 'triton' on NVIDIA GPUs
+        where it can, else 'eager', with a warning once where kernels were to be expected.
 
 Returns ``(o, final_state)``: ``[B, T, HV, V]`` in q's type, ``[N, HV, K, V]`` float32 (float64 for
 float64) or None. Every tensor argument gets a gradient, through both results; second derivatives

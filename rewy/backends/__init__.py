@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import warnings
+from functools import cache
 from typing import Protocol
 
 from torch import Tensor
@@ -33,9 +35,10 @@ class Backend(Protocol):
         """Gradients of the problem's tensors, in their shapes and types."""
 
 
-# By name only: 'naive', which is for ablation and testing, and 'triton', until the property suite
-# has passed in full on the GPUs it is meant for.
+# 'naive' is for ablation and testing.
 _NAMES = ("eager", "naive", "triton")
+# Where a device has kernels of its own.
+_KERNELS = {"cuda": "triton"}
 
 
 def _backend(name: str) -> Backend:
@@ -45,16 +48,43 @@ def _backend(name: str) -> Backend:
     return {"eager": eager, "naive": naive}[name]
 
 
+@cache
+def _say_once(text: str) -> None:
+    warnings.warn(text, stacklevel=5)  # where rewy was called
+
+
+def _kernels(problem: Problem) -> Backend | None:
+    """The kernels of the device where the problem lies, or None where it has none, or, which is
+    said once, none for this problem.
+    """
+    device = problem.tensors.q.device.type
+    name = _KERNELS.get(device)
+    if name is None:
+        return None
+    try:
+        backend = _backend(name)
+    except ImportError as error:
+        reason = f"it cannot be loaded: {error}"
+    else:
+        reason = backend.unsupported(problem)
+    if reason is None:
+        return backend
+    _say_once(
+        f"rewy computes on {device} by its eager graph where backend {name!r} cannot: {reason}"
+    )
+    return None
+
+
 def select(problem: Problem, name: str | None = None) -> Backend:
-    """The backend for a problem: the one named, or the eager graph, which takes every problem on
-    the device where it lies.
+    """The backend for a problem: the one named, else the kernels of the device where it lies, else
+    the eager graph, which takes every problem on every device.
 
     Raises:
         ValueError: no backend has that name, or the one named cannot be loaded or cannot take the
             problem.
     """
     if name is None:
-        return eager
+        return _kernels(problem) or eager
     if not isinstance(name, str) or name not in _NAMES:
         raise ValueError(f"backend must be one of {list(_NAMES)} or None, got {name!r}")
     try:

@@ -63,9 +63,9 @@ def arguments(operator: str, dtype: torch.dtype, K: int, V: int, layout: Layout)
         "v": normal(1, T, HV, V).to(dtype),
         "initial_state": normal(layout.sequences, HV, K, V).float(),
     }
-    # Unit keys of few channels overlap: strengths of 1/2 would leave of h0 what rounding does, and a
-    # limit that is right for all sizes says nothing of the gradient of what is forgotten. (What
-    # becomes of strong gates and strengths at K = 1 is for the suite, whose budgets know.)
+    # Unit keys of few channels overlap: strengths of 1/2 would leave nothing of h0 but rounding,
+    # and one limit for all sizes says nothing of its gradient then. What becomes of strengths near
+    # 1 at K = 1 is for the suite, whose budgets know.
     strength = min(1.0, K / 16)
     channels = {"gated_delta_rule": (), "kda": (K,), "gdn2": (K,)}.get(operator)
     if channels is not None:

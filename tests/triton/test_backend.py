@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import rewy
+from rewy import backends
 
 pytest.importorskip("triton")
 
@@ -25,6 +28,45 @@ def _call(**changes: object) -> tuple[torch.Tensor, torch.Tensor | None]:
 def test_tensors_on_the_cpu_are_refused_and_not_moved():
     with pytest.raises(ValueError, match=r"'triton'.*NVIDIA GPU, got cpu"):
         _call(backend="triton")
+
+
+class Kernels:
+    """Kernels that take some problems."""
+
+    def __init__(self, reason: str | None):
+        self.reason = reason
+
+    def unsupported(self, problem: object) -> str | None:
+        return self.reason
+
+
+def _problem_on(device: str) -> SimpleNamespace:
+    q = SimpleNamespace(device=torch.device(device))
+    return SimpleNamespace(tensors=SimpleNamespace(q=q))
+
+
+def test_gpus_get_the_kernels_and_other_devices_the_eager_graph(monkeypatch):
+    kernels = Kernels(None)
+    monkeypatch.setattr(backends, "_backend", lambda name: kernels)
+    assert backends.select(_problem_on("cuda")) is kernels
+    assert backends.select(_problem_on("cpu")).name == "eager"
+
+
+def test_what_kernels_do_not_take_goes_to_the_eager_graph_and_is_said_once(monkeypatch):
+    monkeypatch.setattr(backends, "_backend", lambda name: Kernels("no float64 kernels"))
+    backends._say_once.cache_clear()
+    with pytest.warns(UserWarning, match="eager graph where backend 'triton' cannot: no float64"):
+        assert backends.select(_problem_on("cuda")).name == "eager"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert backends.select(_problem_on("cuda")).name == "eager"
+
+
+def test_where_triton_is_not_installed_the_eager_graph_computes(monkeypatch):
+    monkeypatch.setitem(sys.modules, "rewy.backends.triton", None)  # importing it is an error
+    backends._say_once.cache_clear()
+    with pytest.warns(UserWarning, match="'triton' cannot: it cannot be loaded"):
+        assert backends.select(_problem_on("cuda")).name == "eager"
 
 
 def test_nobody_loads_triton_unasked():

@@ -29,10 +29,16 @@ def centre(G, chunk, row, d, C: tl.constexpr, KP):
 
 
 @triton.jit
+def between(Gt, row):
+    """Decays between rows and one that all of them are before, or all after."""
+    return tl.exp2(-1.0 * tl.abs(Gt - row).to(tl.float32))  # a minus takes one step more: 0 - |x|
+
+
+@triton.jit
 def halves(G, chunk, Gt, r, d, s, C: tl.constexpr, KP):
     """Factors ``[ROWS, BK]``: decays between each row and the middle of its block of 2s rows."""
-    c = (r // (2 * s)) * (2 * s) + s
-    return tl.exp2(-tl.abs(Gt - tl.load(tile(G, chunk, C, KP, c, d))).to(tl.float32))
+    c = (r | s) & -s
+    return between(Gt, tl.load(tile(G, chunk, C, KP, c, d)))
 
 
 @triton.jit

@@ -1,6 +1,11 @@
 """Contraction with a decay per channel: the gradients of q, k, the erase gate and the decay, one
 program for ROWS rows of a chunk and head and a tile of key channels.
 
+A pair of rows decays by a factor of each side (channel.py), and one product serves both: wherever
+two groups of rows meet, those of the later one carry queries (or erase keys) and those of the
+earlier one keys, and dP and dL are taken as symmetric. What a later row then receives is its
+gradient as a query, what an earlier row receives its gradient as a key.
+
 The gate's adjoint is role times adjoint, products already at hand: no Gram matrix. Pairs i = j
 carry no decay and are left out of it.
 """
@@ -10,7 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from rewy.backends.triton.channel import centre, erase_keys, halves, meet
+from rewy.backends.triton.channel import between, centre, halves, meet
 from rewy.backends.triton.common import (
     decay,
     dot,
@@ -25,9 +30,24 @@ from rewy.backends.triton.common import (
 
 
 @triton.jit
-def _seen(x, OP: tl.constexpr):
-    """x as a product sees it."""
-    return x.to(OP).to(tl.float32)
+def _meet(
+    dP, dL, x, y, own_x, own_y, down, late, Dq, Dbk, Dk, owed,
+    OP: tl.constexpr, PREC: tl.constexpr,
+):  # fmt: skip
+    """Add what rows receive from those that they meet, ``down * (dP @ x)`` and ``down * (dL @ y)``,
+    by their role: ``late`` is 1 for the later ones, 0 for the earlier. The gates are owed what
+    later rows receive less what earlier ones do, each with the factor that its product saw, so that
+    a pair of rows on one side of a gate cancels.
+    """
+    empty = tl.zeros_like(Dq)
+    by_x = dot(dP, x, empty, OP, PREC)
+    by_y = dot(dL, y, empty, OP, PREC)
+    moved = own_x.to(tl.float32) * by_x + own_y.to(tl.float32) * by_y
+    by_x, by_y = down * by_x, down * by_y
+    Dq += late * by_x
+    Dbk += late * by_y
+    Dk += (1 - late) * (by_x + by_y)
+    return Dq, Dbk, Dk, owed + (2 * late - 1) * moved
 
 
 @triton.jit(do_not_specialize=["T", "NT", "PACKED", "scale", "parts_stride", "H", "HV", "K", "V"])
@@ -50,92 +70,82 @@ def _channel_gradients(
     hk = h // (HV // H)
     i, d = tl.arange(0, ROWS), part * BK + tl.arange(0, BK)
     r = block * ROWS + i
-    Gt = tl.load(tile(G, chunk, C, KP, r, d))
-    qt = load_tokens(q, start, rows, hk, H, r, d, K).to(tl.float32)
-    kt = load_tokens(k, start, rows, hk, H, r, d, K).to(tl.float32)
-    bk = erase_keys(b, kt, start, rows, h, HV, r, d, K, B_CHANNEL)
-    if not B_CHANNEL:
-        bk *= load_rows(b, start, rows, h, HV, r)[:, None]
 
     zero = tl.zeros([ROWS, BK], dtype=tl.float32)
-    Dq, Dbk, Dk = zero, zero, zero
-    at_start = centre(G, chunk, block * ROWS, d, C, KP)
-    for other in range(0, block):  # from earlier rows
-        c = other * ROWS + i
-        source = load_tokens(k, start, rows, hk, H, c, d, K).to(tl.float32)
-        source *= decay(at_start - tl.load(tile(G, chunk, C, KP, c, d)))
-        Dq = dot(tl.load(tile(dP, chunk, C, C, r, c)), source, Dq, OP, PREC)
-        Dbk = dot(tl.load(tile(dL, chunk, C, C, r, c)), source, Dbk, OP, PREC)
-    down = decay(Gt - at_start)
-    # What the gates are owed for: received less sent, each with the factor that its product saw, so
-    # that a pair of rows on one side of a gate cancels.
-    owed = _seen(qt * down, OP) * Dq + _seen(bk * down, OP) * Dbk
-    Dq *= down
-    Dbk *= down
-    for other in range(block + 1, N):  # from later rows
-        c = other * ROWS + i
-        theirs = centre(G, chunk, other * ROWS, d, C, KP)
-        down = decay(tl.load(tile(G, chunk, C, KP, c, d)) - theirs)
-        x = load_tokens(q, start, rows, hk, H, c, d, K).to(tl.float32) * down
-        sink = dot(tl.load(tile_t(dP, chunk, C, C, c, r)), x, zero, OP, PREC)
-        x = load_tokens(k, start, rows, hk, H, c, d, K).to(tl.float32)
-        x = erase_keys(b, x, start, rows, h, HV, c, d, K, B_CHANNEL)
-        if not B_CHANNEL:
-            x *= load_rows(b, start, rows, h, HV, c)[:, None]
-        sink = dot(tl.load(tile_t(dL, chunk, C, C, c, r)), x * down, sink, OP, PREC)
-        up = decay(theirs - Gt)
-        owed -= _seen(kt * up, OP) * sink
-        Dk += up * sink
-    dPt, dLt = tl.load(tile(dP, chunk, C, C, r, r)), tl.load(tile(dL, chunk, C, C, r, r))
-    dPT, dLT = tl.load(tile_t(dP, chunk, C, C, r, r)), tl.load(tile_t(dL, chunk, C, C, r, r))
-    for level in range(4 + ROWS // 32):  # among themselves
-        half = ROWS // 2 >> level
-        e = halves(G, chunk, Gt, r, d, half, C, KP)
-        pairs = meet(i, half)
-        source, x, y = (kt * e).to(OP), (qt * e).to(OP), (bk * e).to(OP)
-        got = dot(tl.where(pairs, dPt, 0.0), source, zero, OP, PREC)
-        owed += x.to(tl.float32) * got
-        Dq += e * got
-        got = dot(tl.where(pairs, dLt, 0.0), source, zero, OP, PREC)
-        owed += y.to(tl.float32) * got
-        Dbk += e * got
-        sink = dot(tl.where(pairs, dPT, 0.0), x, zero, OP, PREC)
-        sink = dot(tl.where(pairs, dLT, 0.0), y, sink, OP, PREC)
-        owed -= source.to(tl.float32) * sink
-        Dk += e * sink
-
-    Sq, Sbk, Sk = zero, zero, zero  # through the states
+    Dq, Dbk, Dk = zero, zero, zero  # through the states
     kept = tl.zeros([BK], dtype=tl.float32)
     for vt in range(0, VP, BV):
         e = vt + tl.arange(0, BV)
         ST = tl.load(tile_t(S, chunk, KP, VP, d, e))
         dST = tl.load(tile_t(dS, chunk, KP, VP, d, e))
-        Sq = dot(load_tokens(do, start, rows, h, HV, r, e, V), ST, Sq, OP, PREC)
-        Sbk = dot(tl.load(tile(Y, chunk, C, VP, r, e)), ST, Sbk, OP, PREC)
-        Sk = dot(tl.load(tile(U, chunk, C, VP, r, e)), dST, Sk, OP, PREC)
+        Dq = dot(load_tokens(do, start, rows, h, HV, r, e, V), ST, Dq, OP, PREC)
+        Dbk = dot(tl.load(tile(Y, chunk, C, VP, r, e)), ST, Dbk, OP, PREC)
+        Dk = dot(tl.load(tile(U, chunk, C, VP, r, e)), dST, Dk, OP, PREC)
         if block == 0:
             kept += tl.sum(ST.to(tl.float32) * dST.to(tl.float32), 0)
-    from_start = decay(Gt)
-    last = centre(G, chunk, C - 1, d, C, KP)
-    owed += from_start * (qt * (scale * Sq) - bk * Sbk)
-    Dq += from_start * (scale * Sq)
-    Dbk -= from_start * Sbk
-    Sk *= decay(last - Gt)
-
-    tl.store(tile(dG, chunk, C, KP, r, d), owed)
-    tl.store(tile(ends, chunk, C, KP, r, d), kt * Sk)
-    if block == 0:
-        tl.store(through + chunk * KP + d[None, :], kept[None, :] * decay(last))
-    own = tl.load(on_diagonal + chunk * C + r)[:, None]
+    Gt = tl.load(tile(G, chunk, C, KP, r, d))
+    qt = load_tokens(q, start, rows, hk, H, r, d, K).to(tl.float32)
+    kt = load_tokens(k, start, rows, hk, H, r, d, K).to(tl.float32)
     if B_CHANNEL:
         bt = load_tokens(b, start, rows, h, HV, r, d, K).to(tl.float32)
-        store_tokens(db, start, rows, h, HV, r, d, K, kt * Dbk)
     else:
         bt = load_rows(b, start, rows, h, HV, r)[:, None]
+    from_start = decay(Gt)
+    last = centre(G, chunk, C - 1, d, C, KP)
+    Dq = scale * Dq * from_start
+    Dbk = -1.0 * Dbk * from_start
+    Dk *= between(Gt, last)
+    tl.store(tile(ends, chunk, C, KP, r, d), kt * Dk)
+    if block == 0:
+        tl.store(through + chunk * KP + d[None, :], kept[None, :] * decay(last))
+    owed = qt * Dq + bt * kt * Dbk
+
+    if N == 2:  # with the rows of the other half
+        c = (1 - block) * ROWS + i
+        middle = centre(G, chunk, ROWS, d, C, KP)
+        theirs = between(tl.load(tile(G, chunk, C, KP, c, d)), middle)
+        their_x = load_tokens(k, start, rows, hk, H, c, d, K).to(tl.float32) * theirs
+        their_y, own_x, own_y = their_x, kt, kt
+        if block == 0:
+            if B_CHANNEL:
+                their_y *= load_tokens(b, start, rows, h, HV, c, d, K).to(tl.float32)
+            else:
+                their_y *= load_rows(b, start, rows, h, HV, c)[:, None]
+            their_x = load_tokens(q, start, rows, hk, H, c, d, K).to(tl.float32) * theirs
+            dP_other = tl.load(tile_t(dP, chunk, C, C, c, r))
+            dL_other = tl.load(tile_t(dL, chunk, C, C, c, r))
+        else:
+            own_x, own_y = qt, bt * kt
+            dP_other = tl.load(tile(dP, chunk, C, C, r, c))
+            dL_other = tl.load(tile(dL, chunk, C, C, r, c))
+        down = between(Gt, middle)
+        Dq, Dbk, Dk, owed = _meet(
+            dP_other, dL_other, their_x, their_y, (own_x * down).to(OP), (own_y * down).to(OP),
+            down, block.to(tl.float32), Dq, Dbk, Dk, owed, OP, PREC,
+        )  # fmt: skip
+    # Strictly lower, so that the sum is the symmetric one.
+    dPt = tl.load(tile(dP, chunk, C, C, r, r)) + tl.load(tile_t(dP, chunk, C, C, r, r))
+    dLt = tl.load(tile(dL, chunk, C, C, r, r)) + tl.load(tile_t(dL, chunk, C, C, r, r))
+    for level in range(4 + ROWS // 32):  # among themselves
+        half = ROWS // 2 >> level
+        down = halves(G, chunk, Gt, r, d, half, C, KP)
+        late, pairs = ((i & half) != 0)[:, None], meet(i, half)
+        x = (tl.where(late, qt, kt) * down).to(OP)
+        y = (tl.where(late, bt, 1.0) * kt * down).to(OP)
+        Dq, Dbk, Dk, owed = _meet(
+            tl.where(pairs, dPt, 0.0), tl.where(pairs, dLt, 0.0), x, y, x, y,
+            down, late.to(tl.float32), Dq, Dbk, Dk, owed, OP, PREC,
+        )  # fmt: skip
+
+    tl.store(tile(dG, chunk, C, KP, r, d), owed)
+    own = tl.load(on_diagonal + chunk * C + r)[:, None]
+    if B_CHANNEL:
+        store_tokens(db, start, rows, h, HV, r, d, K, kt * Dbk)
+    else:
         at = part.to(tl.int64) * parts_stride + chunk * C + r
         tl.store(db_erase + at, tl.sum(kt * Dbk, 1))
     store_tokens(dq, start, rows, h, HV, r, d, K, Dq + own * kt)
-    store_tokens(dk, start, rows, h, HV, r, d, K, Dk + Sk + own * qt + bt * Dbk)
+    store_tokens(dk, start, rows, h, HV, r, d, K, Dk + own * qt + bt * Dbk)
 
 
 @triton.jit(do_not_specialize=["T", "NT", "PACKED", "parts", "parts_stride", "HV", "K"])

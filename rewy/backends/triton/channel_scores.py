@@ -67,10 +67,12 @@ def _channel_scores(
             half = ROWS // 2 >> level
             e = halves(G, chunk, Gt, r, d, half, C, KP)
             pairs = meet(i, half) & (i[:, None] > i[None, :])
-            source = tl.trans((kt * e).to(OP))
-            Pt += tl.where(pairs, dot(qt * e, source, zero, OP, PREC), 0.0)
+            late = ((i & half) != 0)[:, None]
+            x = (tl.where(late, qt, kt) * e).to(OP)  # a later half's queries, an earlier one's keys
+            Pt += tl.where(pairs, dot(x, tl.trans(x), zero, OP, PREC), 0.0)
             if SOLVE:
-                Lt += tl.where(pairs, dot(bk * e, source, zero, OP, PREC), 0.0)
+                x = (tl.where(late, bk, kt) * e).to(OP)
+                Lt += tl.where(pairs, dot(x, tl.trans(x), zero, OP, PREC), 0.0)
     Pt = tl.where(i[:, None] == i[None, :], own[:, None], Pt)
     tl.store(tile(P, chunk, C, C, r, r), (Pt * scale).to(P.dtype.element_ty))
     if SOLVE:

@@ -63,8 +63,8 @@ MULTIPROCESSORS = 128  # about as many as the GPUs have that these were tried on
 
 # By kernel, or by kernel and gate (0 none, 1 a head's, 2 a channel's).
 _BFLOAT16 = {
-    "channel_scores": (32, 0, 2, 2),
-    "channel_gradients": (64, 128, 4, 2),
+    "channel_scores": (32, 0, 2, 3),
+    "channel_gradients": (32, 128, 2, 3),
     "channel_reduction": (32, 0, 4, 2),
     "scores": (64, 0, 4, 3),
     "solve": (0, 0, 2, 2),

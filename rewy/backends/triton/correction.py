@@ -22,6 +22,13 @@ from rewy.backends.triton.common import (
 
 
 @triton.jit
+def residuals(do, Y, U, chunk, start, rows, h, HV, V, r, e, C: tl.constexpr, VP):
+    """dO, Y and U of a tile of value channels, ``[C, BV]`` each."""
+    dO = load_tokens(do, start, rows, h, HV, r, e, V)
+    return dO, tl.load(tile(Y, chunk, C, VP, r, e)), tl.load(tile(U, chunk, C, VP, r, e))
+
+
+@triton.jit
 def write_gradients(
     v, b, w, dv, dw, Yt, start, rows, h, HV, V, r, e, W_CHANNEL: tl.constexpr
 ):  # fmt: skip
@@ -56,9 +63,7 @@ def _correction(
     written = tl.zeros([C], dtype=tl.float32)
     for vt in range(0, VP, BV):
         e = vt + tl.arange(0, BV)
-        dO = load_tokens(do, start, rows, h, HV, r, e, V)
-        Yt = tl.load(tile(Y, chunk, C, VP, r, e))
-        Ut = tl.load(tile(U, chunk, C, VP, r, e))
+        dO, Yt, Ut = residuals(do, Y, U, chunk, start, rows, h, HV, V, r, e, C, VP)
         UT = tl.load(tile_t(U, chunk, C, VP, r, e))
         dPt = dot(dO, UT, dPt, OP, PREC)
         dLt = dot(Yt, UT, dLt, OP, PREC)

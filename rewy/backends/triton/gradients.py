@@ -23,17 +23,9 @@ from rewy.backends.triton.common import (
     load_tokens,
     place,
     store_tokens,
-    tile,
     tile_t,
 )
-from rewy.backends.triton.correction import write_gradients
-
-
-@triton.jit
-def _residuals(do, Y, U, chunk, start, rows, h, HV, V, r, e, C: tl.constexpr, VP):
-    """dO, Y and U of a tile of value channels, ``[C, BV]`` each."""
-    dO = load_tokens(do, start, rows, h, HV, r, e, V)
-    return dO, tl.load(tile(Y, chunk, C, VP, r, e)), tl.load(tile(U, chunk, C, VP, r, e))
+from rewy.backends.triton.correction import residuals, write_gradients
 
 
 @triton.jit(do_not_specialize=["T", "NT", "PACKED", "scale", "H", "HV", "K", "V"])
@@ -61,11 +53,11 @@ def _gradients(
         from_start, to_end, total = decay(Gr), decay(last - Gr), decay(last)
     dP, dL, dPT, dLT = zero, zero, zero, zero
     own = tl.zeros([C], dtype=tl.float32)  # dP's diagonal
-    dO, Yt, Ut = _residuals(do, Y, U, chunk, start, rows, h, HV, V, r, tl.arange(0, BV), C, VP)
+    dO, Yt, Ut = residuals(do, Y, U, chunk, start, rows, h, HV, V, r, tl.arange(0, BV), C, VP)
     for vt in range(0, VP, BV):
         e = vt + tl.arange(0, BV)
         if not ONE_V:
-            dO, Yt, Ut = _residuals(do, Y, U, chunk, start, rows, h, HV, V, r, e, C, VP)
+            dO, Yt, Ut = residuals(do, Y, U, chunk, start, rows, h, HV, V, r, e, C, VP)
         own += tl.sum(dO.to(tl.float32) * Ut.to(tl.float32), 1)
         db_rows += write_gradients(
             v, b, w, dv, dw, Yt, start, rows, h, HV, V, r, e, W_CHANNEL
@@ -95,7 +87,7 @@ def _gradients(
         for vt in range(0, VP, BV):
             e = vt + tl.arange(0, BV)
             if not ONE_V:
-                dO, Yt, Ut = _residuals(do, Y, U, chunk, start, rows, h, HV, V, r, e, C, VP)
+                dO, Yt, Ut = residuals(do, Y, U, chunk, start, rows, h, HV, V, r, e, C, VP)
             ST = tl.load(tile_t(S, chunk, KP, VP, d, e))
             dST = tl.load(tile_t(dS, chunk, KP, VP, d, e))
             Dq = dot(dO, ST, Dq, OP, PREC)
