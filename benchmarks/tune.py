@@ -37,6 +37,7 @@ TILES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "solve": ((0,), (0,)),
     "local": ((64, 128), (64, 128)),
     "local_adjoint": ((64, 128), (64, 128)),
+    "local_both": ((64, 128), (64, 128)),
     "passes": ((0,), (16, 32, 64)),
     "output": ((64, 128), (64, 128)),
     "correction": ((0,), (32, 64, 128)),
@@ -175,9 +176,13 @@ def time_candidates(jobs: list[Job], options: argparse.Namespace) -> list[tuple[
 
     start, launches = run.start, []
 
-    def record(kernel, *launch):
-        start(kernel, *launch)
-        launches.append((kernel.__name__, (kernel, *launch)))
+    def record(kernel, programs, config, arguments, constants, known):
+        start(kernel, programs, config, arguments, constants, known)
+        name = kernel.__name__.removeprefix("_")
+        if name == "local":  # one kernel, three uses with a configuration each
+            uses = {(1, 0): "local", (0, 1): "local_adjoint", (1, 1): "local_both"}
+            name = uses[constants["FORWARD"], constants["REVERSE"]]
+        launches.append((name, (kernel, programs, config, arguments, constants, known)))
 
     run.start = record
     times = []
@@ -190,7 +195,7 @@ def time_candidates(jobs: list[Job], options: argparse.Namespace) -> list[tuple[
             launches.clear()
             _, _, saved = triton.forward(problem)
             triton.backward(problem, saved, do, None)
-            mine = [launch for name, launch in launches if name == f"_{job.kernel}"]
+            mine = [launch for name, launch in launches if name == job.kernel]
             each = (do_bench(lambda x=x: start(*x), return_mode="median") for x in mine)
             found[f"{shape} {policy}"] = [round(milliseconds, 4) for milliseconds in each]
         times.append((found, job))

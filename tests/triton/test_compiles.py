@@ -16,7 +16,7 @@ SHARED = {80: 166_912, 90: 232_448, 100: 232_448}  # bytes a program may have
 STACK = 256  # bytes a thread that may be spilled registers, in the forms that models are trained in
 TUNED = {(90, torch.bfloat16, 128)}
 
-ALWAYS = {"_solve", "_local", "_local_adjoint", "_passes", "_output", "_decode"}
+ALWAYS = {"_solve", "_local", "_passes", "_output", "_decode"}
 FORMS = [
     # capability, type, K, V, C
     (90, torch.bfloat16, 128, 128, 64),

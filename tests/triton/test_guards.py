@@ -106,7 +106,7 @@ def faulty(run, kernel, programs, config, *arguments, **constants):
     if kernel.fn.__name__ == "_output":
         o = arguments[kernel.arg_names.index("o")]
         arguments = [y[:, 1:] if y is o else y for y in arguments]
-    if kernel.fn.__name__ != "_local_adjoint":
+    if (kernel.fn.__name__, constants.get("REVERSE")) != ("_local", True):
         launch(run, kernel, programs, config, *arguments, **constants)
 
 def longer(*arguments):

@@ -22,7 +22,10 @@ def _where(problem: Problem) -> AbstractContextManager:
 
 
 class Triton:
-    """The Triton backend; on the CPU only where Triton interprets (``TRITON_INTERPRET=1``)."""
+    """The Triton backend; on the CPU only where Triton interprets (``TRITON_INTERPRET=1``).
+
+    ``torch.compile`` calls it as it is: Dynamo does not understand how kernels are started here.
+    """
 
     name = "triton"
 
@@ -43,16 +46,19 @@ class Triton:
             return f"K = {problem.spec.K} needs {needs} bytes of shared memory a block, got {has}"
         return None
 
+    @torch.compiler.disable
     def forward(self, problem: Problem) -> tuple[Tensor, Tensor | None, tuple[Tensor | None, ...]]:
         """See :func:`rewy.backends.triton.graph.forward`."""
         with _where(problem):
             return graph.forward(problem)
 
+    @torch.compiler.disable
     def decode(self, problem: Problem) -> tuple[Tensor, Tensor | None, tuple[Tensor | None, ...]]:
         """See :func:`rewy.backends.triton.graph.decode`; nothing is kept but the inputs."""
         with _where(problem):
             return *graph.decode(problem), graph.Saved(None, None, None, None)
 
+    @torch.compiler.disable
     def backward(
         self,
         problem: Problem,

@@ -26,7 +26,16 @@ from rewy.backends.triton.common import (
     store_tokens,
     tile,
     tile_t,
+    tokens,
 )
+
+
+@triton.jit
+def _ask_for(at, there):
+    """Have lines of memory brought nearer that are wanted soon: nobody waits for what is loaded,
+    and as a volatile load it is made all the same.
+    """
+    tl.load(at, mask=there, other=0, volatile=True)
 
 
 @triton.jit
@@ -70,6 +79,17 @@ def _channel_gradients(
     hk = h // (HV // H)
     i, d = tl.arange(0, ROWS), part * BK + tl.arange(0, BK)
     r = block * ROWS + i
+    # Eight warps a multiprocessor, which is what registers leave room for, do not hide each other's
+    # waiting: what comes after the states is asked for before them.
+    line, every = part * BK + tl.arange(0, (BK + 31) // 32) * 32, tl.arange(0, C)
+    inside = (every < rows)[:, None] & (line < K)[None, :]
+    _ask_for(tile(G, chunk, C, KP, every, line), (every < C)[:, None])
+    _ask_for(tokens(q, start, hk, H, every, line, K), inside)
+    _ask_for(tokens(k, start, hk, H, every, line, K), inside)
+    if B_CHANNEL:
+        _ask_for(tokens(b, start, h, HV, every, line, K), inside)
+    _ask_for(tile(dP, chunk, C, C, every, tl.arange(0, 1)), (every < C)[:, None])
+    _ask_for(tile(dL, chunk, C, C, every, tl.arange(0, 1)), (every < C)[:, None])
 
     zero = tl.zeros([ROWS, BK], dtype=tl.float32)
     Dq, Dbk, Dk = zero, zero, zero  # through the states

@@ -64,11 +64,12 @@ MULTIPROCESSORS = 128  # about as many as the GPUs have that these were tried on
 # By kernel, or by kernel and gate (0 none, 1 a head's, 2 a channel's).
 _BFLOAT16 = {
     "channel_scores": (32, 0, 2, 3),
-    "channel_gradients": (32, 128, 2, 3),
+    "channel_gradients": (64, 128, 4, 2),
     "channel_reduction": (32, 0, 4, 2),
     "scores": (64, 0, 4, 3),
     "solve": (0, 0, 2, 2),
     "local": (64, 128, 4, 3),
+    "local_both": (128, 128, 8, 2),
     ("local_adjoint", 0): (128, 128, 4, 2),
     ("local_adjoint", 1): (128, 128, 4, 2),
     ("local_adjoint", 2): (128, 128, 8, 2),
@@ -90,6 +91,7 @@ _FLOAT32 = {
     "solve": (0, 0, 4, 2),
     "local": (16, 16, 8, 2),
     "local_adjoint": (16, 16, 8, 2),
+    "local_both": (16, 16, 8, 2),
     "passes": (0, 16, 8, 2),
     "output": (16, 16, 8, 2),
     "correction": (0, 16, 8, 2),

@@ -22,7 +22,7 @@ from rewy.backends.triton.correction import _correction
 from rewy.backends.triton.decode import _decode
 from rewy.backends.triton.gradients import _gradients
 from rewy.backends.triton.inputs import finish, gradient_types
-from rewy.backends.triton.local import _local, _local_adjoint
+from rewy.backends.triton.local import _local
 from rewy.backends.triton.output import _output
 from rewy.backends.triton.run import Run
 from rewy.backends.triton.scores import _scores
@@ -45,14 +45,11 @@ class Saved(NamedTuple):
 
 
 class Local(NamedTuple):
-    """Scores, solve and the halves of the residual system, ``U = U_hat - W_hat S_0``, by chunk.
+    """The halves of the residual system, ``U = U_hat - W_hat S_0``, by chunk.
 
-    K_t, keys decayed to the chunk's end, is None unless the gate is per channel. P is None where
-    nobody wants it.
+    K_t, keys decayed to the chunk's end, is None unless the gate is per channel.
     """
 
-    A: Tensor
-    P: Tensor | None
     W_hat: Tensor
     U_hat: Tensor
     K_t: Tensor | None
@@ -83,13 +80,14 @@ class States(NamedTuple):
 def forward(problem: Problem) -> tuple[Tensor, Tensor | None, Saved]:
     """Outputs ``[B, T, HV, V]`` in q's type, final states or None, and what is kept."""
     run = Run(problem)
-    local = _local_stage(run, None)
+    A, P = _solve_stage(run, None)
+    local, _ = _local_stage(run, A, P, True, None)
     U, S, ht = found = _new_states(run, problem.spec.output_final_state)
     _state_passes(run, forward=(local, found))
-    o = _output_stage(run, local.P, U, S)
+    o = _output_stage(run, P, U, S)
     if problem.spec.policy == "save":
-        return o, ht, Saved(local.A, local.P if run.gate == CHANNEL else None, U, S)
-    return o, ht, Saved(local.A, None, None, None)
+        return o, ht, Saved(A, P if run.gate == CHANNEL else None, U, S)
+    return o, ht, Saved(A, None, None, None)
 
 
 def backward(problem: Problem, saved: Saved, do: Tensor | None, dht: Tensor | None) -> Tensors:
@@ -99,63 +97,60 @@ def backward(problem: Problem, saved: Saved, do: Tensor | None, dht: Tensor | No
     run = Run(problem)
     A, P, U, S = saved
     do = torch.zeros_like(run.active.v) if do is None else do.contiguous()
+    recompute = U is None
+    if A is None or (recompute and run.gate == CHANNEL):  # A is None where the forward decoded
+        A, P = _solve_stage(run, A)
+    local, adjoint = _local_stage(run, A, P, recompute, do)
     again = None
-    if U is None:
-        local = _local_stage(run, A)  # solves anew where the forward decoded
-        A, again = local.A, (local, _new_states(run, False))
-        P = local.P if run.gate == CHANNEL else None
+    if recompute:
+        again = local, _new_states(run, False)
         U, S, _ = again[1]
-    adjoint = _local_adjoint_stage(run, A, P, do)
     Y, dS, dh0 = found = _new_states(run, problem.tensors.h0 is not None)
     _state_passes(run, again, (adjoint, found), do, dht)
     return finish(problem, run.active, _gradient_stage(run, do, U, S, Y, dS, dh0))
 
 
-def _local_stage(run: Run, A: Tensor | None) -> Local:
-    """Everything local to the chunks; A is read where it is there, else solved for. A backward that
-    has A wants P of a channel gate alone.
-    """
+def _solve_stage(run: Run, A: Tensor | None) -> tuple[Tensor, Tensor]:
+    """A, solved for unless it is there, and P."""
     x, t, spec, chunks = run.active, run.tiles, run.spec, run.tiles.M * run.spec.HV
-    P = L = None
-    if A is None:
-        L = run.by_chunk(t.C, t.C, dtype=torch.float32)
-    if A is None or run.gate == CHANNEL:
-        P = run.by_chunk(t.C, t.C)
-        name, kernel, blocks, more = "scores", _scores, 1, {}
-        if run.gate == CHANNEL:
-            name, kernel, blocks = "channel_scores", _channel_scores, t.C // rows_a_program(t.C)
-            more = {"SOLVE": A is None}
-        run.launch(
-            kernel, chunks * blocks, run.config(name),
-            x.q, x.k, x.b, run.G, P, L, t.table, spec.scale, spec.T, t.NT, **more,
-        )  # fmt: skip
+    P = run.by_chunk(t.C, t.C)
+    L = None if A is not None else run.by_chunk(t.C, t.C, dtype=torch.float32)
+    name, kernel, blocks, more = "scores", _scores, 1, {}
+    if run.gate == CHANNEL:
+        name, kernel, blocks = "channel_scores", _channel_scores, t.C // rows_a_program(t.C)
+        more = {"SOLVE": A is None}
+    run.launch(
+        kernel, chunks * blocks, run.config(name),
+        x.q, x.k, x.b, run.G, P, L, t.table, spec.scale, spec.T, t.NT, **more,
+    )  # fmt: skip
     if A is None:
         A = run.by_chunk(t.C, t.C)
         precision = "ieee" if run.operand == "ieee" else "tf32x3"
         run.launch(_solve, chunks, run.config("solve"), L, A, SOLVE_PREC=precision)
-    W_hat, U_hat = run.by_chunk(t.C, t.KP), run.by_chunk(t.C, t.VP)
-    K_t = run.by_chunk(t.C, t.KP) if run.gate == CHANNEL else None
-    run.launch(
-        _local, chunks, run.config("local"),
-        x.k, x.v, x.b, x.w, run.G, A, W_hat, U_hat, K_t, t.table, spec.T, t.NT,
-    )  # fmt: skip
-    return Local(A, P, W_hat, U_hat, K_t)
+    return A, P
 
 
-def _local_adjoint_stage(run: Run, A: Tensor, P: Tensor | None, do: Tensor) -> Adjoint:
-    """What of the residual system's adjoint needs no state."""
-    x, t = run.active, run.tiles
-    out = Adjoint(
-        Y_hat=run.by_chunk(t.C, t.VP),
-        K_hat=run.by_chunk(t.C, t.KP),
-        Q_g=run.by_chunk(t.C, t.KP),
-        K_b=run.by_chunk(t.C, t.KP),
-    )
+def _local_stage(
+    run: Run, A: Tensor, P: Tensor | None, forward: bool, do: Tensor | None
+) -> tuple[Local, Adjoint]:
+    """The halves of the residual system where ``forward``, and where there is a do those of its
+    adjoint; both are of Nones else. P is wanted for the adjoint beside a channel gate.
+    """
+    x, t, spec = run.active, run.tiles, run.spec
+    local, adjoint = Local(None, None, None), Adjoint(None, None, None, None)
+    if forward:
+        K_t = run.by_chunk(t.C, t.KP) if run.gate == CHANNEL else None
+        local = Local(run.by_chunk(t.C, t.KP), run.by_chunk(t.C, t.VP), K_t)
+    if do is not None:
+        keys = (run.by_chunk(t.C, t.KP) for _ in range(3))
+        adjoint = Adjoint(run.by_chunk(t.C, t.VP), *keys)
+    name = "local" if do is None else "local_both" if forward else "local_adjoint"
     run.launch(
-        _local_adjoint, t.M * run.spec.HV, run.config("local_adjoint"),
-        x.q, x.k, x.b, do, run.G, A, P, *out, t.table, run.spec.scale, run.spec.T, t.NT,
+        _local, t.M * spec.HV, run.config(name),
+        x.q, x.k, x.v, x.b, x.w, do, run.G, A, P, *local, *adjoint, t.table, spec.scale, spec.T,
+        t.NT, FORWARD=forward, REVERSE=do is not None,
     )  # fmt: skip
-    return out
+    return local, adjoint
 
 
 def _new_states(run: Run, want_last: bool) -> States:
@@ -176,7 +171,7 @@ def _state_passes(
     x, t, spec, c = run.active, run.tiles, run.spec, run.config("passes")
     h0 = run.problem.tensors.h0
     h0, dht = (None if s is None else s.contiguous() for s in (h0, dht))
-    _, _, W_hat, U_hat, K_t = forward[0] if forward else Local(*(5 * [None]))
+    W_hat, U_hat, K_t = forward[0] if forward else Local(*(3 * [None]))
     U, S, ht = forward[1] if forward else (None, None, None)
     Y_hat, K_hat, Q_g, K_b = reverse[0] if reverse else Adjoint(*(4 * [None]))
     Y, dS, dh0 = reverse[1] if reverse else (None, None, None)

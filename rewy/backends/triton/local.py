@@ -58,87 +58,74 @@ def _sums(G, chunk, r, d, GATE: tl.constexpr, C: tl.constexpr, KP):
     return Gt, last
 
 
-@triton.jit(do_not_specialize=["T", "NT", "PACKED", "H", "HV", "K", "V"])
+@triton.jit(do_not_specialize=["T", "NT", "PACKED", "scale", "H", "HV", "K", "V"])
 def _local(
-    k, v, b, w, G, A, W_hat, U_hat, K_t, table, T, NT,
+    q, k, v, b, w, do, G, A, P, W_hat, U_hat, K_t, Y_hat, K_hat, Q_g, K_b, table, scale, T, NT,
     H, HV, K, V, C: tl.constexpr,
     KP, VP, BK: tl.constexpr, BV: tl.constexpr, GATE: tl.constexpr,
+    FORWARD: tl.constexpr, REVERSE: tl.constexpr,
     B_CHANNEL: tl.constexpr, W_CHANNEL: tl.constexpr, OP: tl.constexpr, PREC: tl.constexpr,
     PACKED,
 ):  # fmt: skip
-    """W_hat, U_hat and, with a channel gate, K_t."""
-    chunk, h, start, rows = place(tl.program_id(0), HV, table, T, NT, C, PACKED)
-    hk = h // (HV // H)
-    r = tl.arange(0, C)
-    At = tl.load(tile(A, chunk, C, C, r, r)).to(OP)
-    for kt in range(0, KP, BK):
-        d = kt + tl.arange(0, BK)
-        kt32 = load_tokens(k, start, rows, hk, H, r, d, K).to(tl.float32)
-        kb = kt32 * _erase(b, start, rows, h, HV, r, d, K, B_CHANNEL)
-        if GATE > 0:
-            Gt, last = _sums(G, chunk, r, d, GATE, C, KP)
-            kb *= decay(Gt)
-            if GATE == 2:
-                k_t = (kt32 * decay(last - Gt)).to(K_t.dtype.element_ty)
-                tl.store(tile(K_t, chunk, C, KP, r, d), k_t)
-        W = _unit_dot(At, kb, r, OP, PREC)
-        tl.store(tile(W_hat, chunk, C, KP, r, d), W.to(W_hat.dtype.element_ty))
-    for vt in range(0, VP, BV):
-        d = vt + tl.arange(0, BV)
-        R = load_tokens(v, start, rows, h, HV, r, d, V).to(tl.float32)
-        if W_CHANNEL:
-            R *= load_tokens(w, start, rows, h, HV, r, d, V).to(tl.float32)
-        else:
-            R *= load_rows(b, start, rows, h, HV, r)[:, None]
-        U = _unit_dot(At, R, r, OP, PREC)
-        tl.store(tile(U_hat, chunk, C, VP, r, d), U.to(U_hat.dtype.element_ty))
+    """``FORWARD``: W_hat, U_hat and, with a channel gate, K_t. ``REVERSE``: Y_hat, K_hat and the
+    decayed queries and erase keys. A backward that recomputes wants both, of the same keys.
 
-
-@triton.jit(do_not_specialize=["T", "NT", "PACKED", "scale", "H", "HV", "K", "V"])
-def _local_adjoint(
-    q, k, b, do, G, A, P, Y_hat, K_hat, Q_g, K_b, table, scale, T, NT,
-    H, HV, K, V, C: tl.constexpr,
-    KP, VP, BK: tl.constexpr, BV: tl.constexpr, GATE: tl.constexpr,
-    B_CHANNEL: tl.constexpr, OP: tl.constexpr, PREC: tl.constexpr, PACKED,
-):  # fmt: skip
-    """Y_hat, K_hat and the decayed queries and erase keys. P is read with a channel gate; else it
-    costs less to multiply out anew, as its transpose, which is what is wanted here.
+    P is read with a channel gate; else it costs less to multiply out anew, as its transpose, which
+    is what is wanted here.
     """
     chunk, h, start, rows = place(tl.program_id(0), HV, table, T, NT, C, PACKED)
     hk = h // (HV // H)
     r = tl.arange(0, C)
-    AT = tl.load(tile_t(A, chunk, C, C, r, r)).to(OP)
-    PT = tl.zeros([C, C], dtype=tl.float32)
+    if FORWARD:
+        At = tl.load(tile(A, chunk, C, C, r, r)).to(OP)
+    if REVERSE:
+        AT = tl.load(tile_t(A, chunk, C, C, r, r)).to(OP)
+        PT = tl.zeros([C, C], dtype=tl.float32)
     for kt in range(0, KP, BK):
         d = kt + tl.arange(0, BK)
         kt_ = load_tokens(k, start, rows, hk, H, r, d, K)
-        kt32 = kt_.to(tl.float32)
-        k_t = kt32
+        k_t = kt_.to(tl.float32)
+        kb = k_t * _erase(b, start, rows, h, HV, r, d, K, B_CHANNEL)
         if GATE > 0:
             Gt, last = _sums(G, chunk, r, d, GATE, C, KP)
-            k_t = kt32 * decay(last - Gt)
-        kb = kt32 * _erase(b, start, rows, h, HV, r, d, K, B_CHANNEL)
-        qg = load_tokens(q, start, rows, hk, H, r, d, K).to(tl.float32) * scale
-        if GATE > 0:
             kb *= decay(Gt)
-            qg *= decay(Gt)
-        tl.store(tile(K_b, chunk, C, KP, r, d), kb.to(K_b.dtype.element_ty))
-        tl.store(tile(Q_g, chunk, C, KP, r, d), qg.to(Q_g.dtype.element_ty))
-        if GATE < 2:
-            PT = dot(kt_, load_tokens_t(q, start, rows, hk, H, r, d, K), PT, OP, PREC)
-        X = _unit_dot(AT, k_t, r, OP, PREC)
-        tl.store(tile(K_hat, chunk, C, KP, r, d), X.to(K_hat.dtype.element_ty))
-    if GATE == 2:
-        PT = tl.load(tile_t(P, chunk, C, C, r, r))
-    else:
-        PT *= scale
-        if GATE == 1:
-            Gr = tl.load(G + chunk * C + r)
-            PT *= decay(Gr[None, :] - Gr[:, None])
-        PT = tl.where(r[:, None] <= r[None, :], PT, 0.0)
+            k_t *= decay(last - Gt)
+        if FORWARD:
+            if GATE == 2:
+                tl.store(tile(K_t, chunk, C, KP, r, d), k_t.to(K_t.dtype.element_ty))
+            W = _unit_dot(At, kb, r, OP, PREC)
+            tl.store(tile(W_hat, chunk, C, KP, r, d), W.to(W_hat.dtype.element_ty))
+        if REVERSE:
+            tl.store(tile(K_b, chunk, C, KP, r, d), kb.to(K_b.dtype.element_ty))
+            qg = load_tokens(q, start, rows, hk, H, r, d, K).to(tl.float32) * scale
+            if GATE > 0:
+                qg *= decay(Gt)
+            tl.store(tile(Q_g, chunk, C, KP, r, d), qg.to(Q_g.dtype.element_ty))
+            if GATE < 2:
+                PT = dot(kt_, load_tokens_t(q, start, rows, hk, H, r, d, K), PT, OP, PREC)
+            X = _unit_dot(AT, k_t, r, OP, PREC)
+            tl.store(tile(K_hat, chunk, C, KP, r, d), X.to(K_hat.dtype.element_ty))
+    if REVERSE:
+        if GATE == 2:
+            PT = tl.load(tile_t(P, chunk, C, C, r, r)).to(tl.float32)
+        else:
+            PT *= scale
+            if GATE == 1:
+                Gr = tl.load(G + chunk * C + r)
+                PT *= decay(Gr[None, :] - Gr[:, None])
+            PT = tl.where(r[:, None] <= r[None, :], PT, 0.0)
     for vt in range(0, VP, BV):
         d = vt + tl.arange(0, BV)
-        dO = load_tokens(do, start, rows, h, HV, r, d, V)
-        X = dot(PT, dO, tl.zeros([C, BV], dtype=tl.float32), OP, PREC)
-        Y = _unit_dot(AT, X, r, OP, PREC)
-        tl.store(tile(Y_hat, chunk, C, VP, r, d), Y.to(Y_hat.dtype.element_ty))
+        if FORWARD:
+            R = load_tokens(v, start, rows, h, HV, r, d, V).to(tl.float32)
+            if W_CHANNEL:
+                R *= load_tokens(w, start, rows, h, HV, r, d, V).to(tl.float32)
+            else:
+                R *= load_rows(b, start, rows, h, HV, r)[:, None]
+            U = _unit_dot(At, R, r, OP, PREC)
+            tl.store(tile(U_hat, chunk, C, VP, r, d), U.to(U_hat.dtype.element_ty))
+        if REVERSE:
+            dO = load_tokens(do, start, rows, h, HV, r, d, V)
+            X = dot(PT, dO, tl.zeros([C, BV], dtype=tl.float32), OP, PREC)
+            Y = _unit_dot(AT, X, r, OP, PREC)
+            tl.store(tile(Y_hat, chunk, C, VP, r, d), Y.to(Y_hat.dtype.element_ty))
