@@ -16,7 +16,7 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from rewy.backends.triton import gates, graph, norm, run
+from rewy.backends.triton import activation, gates, graph, norm, run
 from rewy.backends.triton.configs import Config
 from rewy.problem import Problem, Spec, Tensors
 
@@ -48,11 +48,11 @@ def recorded() -> Iterator[list[Launch]]:
     def record(kernel, programs, config, arguments, constants, known=()):
         found.append(Launch(kernel, tuple(arguments), dict(constants), config, known))
 
-    run.start = gates.start = norm.start = record
+    run.start = activation.start = gates.start = norm.start = record
     try:
         yield found
     finally:
-        run.start = gates.start = norm.start = launch_before
+        run.start = activation.start = gates.start = norm.start = launch_before
 
 
 def launches(problem: Problem) -> list[Launch]:
@@ -156,7 +156,7 @@ def problem(
         b=zeros(B, T, HV, K if wide else 1),
         w=zeros(B, T, HV, V) if wide else None,
         h0=zeros(spec.N, HV, *((V, K) if spec.state_v_first else (K, V))),
-        A_log=None,
-        dt_bias=None,
+        A_log=zeros(HV) if spec.gate_activation else None,
+        dt_bias=zeros(HV * channels) if spec.gate_activation else None,
     )
     return Problem(spec, tensors)

@@ -63,11 +63,13 @@ def test_state_passes_of_many_heads_fit(operator, capability, V):
         assert usage(compile_for(launch, capability)).shared <= SHARED[capability]
 
 
+@pytest.mark.parametrize("lower_bound", [None, -5.0])
 @pytest.mark.parametrize("operator", OPERATORS)
-def test_the_other_forms_compile_and_fit(operator):
+def test_the_other_forms_compile_and_fit(operator, lower_bound):
     other = problem(
         operator, torch.bfloat16, 128, 64, 64, packed=True, policy="save", state_v_first=True,
-        l2norm=True,
+        l2norm=True, gate_activation=operator != "delta_rule", beta_activation=True,
+        lower_bound=lower_bound,
     )  # fmt: skip
     for launch in launches(other):
         assert usage(compile_for(launch, 90)).shared <= SHARED[90], launch.kernel.__name__

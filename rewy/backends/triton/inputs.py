@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rewy.backends.eager import activations
+from rewy.backends.triton.activation import Gate, strengths, strengths_adjoint
 from rewy.backends.triton.common import CHANNEL, HEAD, NONE
 from rewy.backends.triton.norm import l2norm, rows_adjoint
 from rewy.problem import Problem, Tensors
@@ -48,10 +48,15 @@ def channel_write(problem: Problem) -> bool:
     return problem.tensors.w is not None
 
 
-def _gate_parameters(problem: Problem) -> tuple[Tensor | None, Tensor | None]:
-    HV, x = problem.spec.HV, problem.tensors
-    A_log = None if x.A_log is None else x.A_log.float().view(-1, 1)
-    return A_log, None if x.dt_bias is None else x.dt_bias.float().reshape(HV, -1)
+def wide(problem: Problem) -> bool:
+    """Whether products are float32, and gates evaluated in float64 for it."""
+    return problem.tensors.q.dtype == torch.float32
+
+
+def _gate(problem: Problem) -> Gate:
+    x = problem.tensors
+    bound = problem.spec.lower_bound
+    return Gate(x.g.contiguous(), x.A_log, x.dt_bias, bound, wide(problem))
 
 
 def activate(problem: Problem) -> Active:
@@ -62,10 +67,10 @@ def activate(problem: Problem) -> Active:
     if spec.l2norm:
         (q, q_rstd), (k, k_rstd) = (l2norm(y.contiguous()) for y in (q, k))
     if spec.gate_activation:
-        g = activations.gate(g.float().contiguous(), *_gate_parameters(problem), spec.lower_bound)
+        g = _gate(problem).forward()
     if spec.beta_activation:
-        b = activations.beta_sigmoid(b.float(), spec.neg_eigval)
-        w = None if w is None else activations.beta_sigmoid(w.float(), False)
+        b = strengths(b.contiguous(), spec.neg_eigval, wide(problem))
+        w = None if w is None else strengths(w.contiguous(), False, wide(problem))
     if not channel_erase(problem):  # small, and one type compiles once
         b = b.float()
     q, k, v, g, b, w = (None if y is None else y.contiguous() for y in (q, k, x.v, g, b, w))
@@ -99,17 +104,12 @@ def finish(problem: Problem, active: Active, d: Tensors) -> Tensors:
         dq = rows_adjoint(dq, x.q.contiguous(), active.q_rstd)
         dk = rows_adjoint(dk, x.k.contiguous(), active.k_rstd)
     if spec.beta_activation:
-        db = activations.beta_sigmoid_adjoint(db, x.b.float(), spec.neg_eigval)
-        dw = None if dw is None else activations.beta_sigmoid_adjoint(dw, x.w.float(), False)
+        db = strengths_adjoint(db, x.b.contiguous(), spec.neg_eigval, wide(problem))
+        if dw is not None:
+            dw = strengths_adjoint(dw, x.w.contiguous(), False, wide(problem))
     dA_log = ddt_bias = None
     if spec.gate_activation:
-        dg, dA = activations.gate_adjoint(
-            dg, x.g.float().contiguous(), *_gate_parameters(problem), spec.lower_bound
-        )
-        if x.A_log is not None:
-            dA_log = dA.sum((0, 1, 3)).to(x.A_log.dtype)
-        if x.dt_bias is not None:
-            ddt_bias = dg.sum((0, 1)).reshape(x.dt_bias.shape).to(x.dt_bias.dtype)
+        dg, dA_log, ddt_bias = _gate(problem).adjoint(dg)
     return Tensors(
         q=dq,
         k=dk,
