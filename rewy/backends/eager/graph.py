@@ -125,7 +125,6 @@ class Stages(NamedTuple):
     active: Active
     x: Chunks
     sums: GateSums | None
-    ends: Decayed
 
 
 def _stages(problem: Problem) -> Stages:
@@ -134,26 +133,53 @@ def _stages(problem: Problem) -> Stages:
     x = _tile(problem, active, tiling)
     with record_function("rewy.gate_sums"):
         sums = gate_sums(x.g)
-    return Stages(tiling, active, x, sums, decayed(x, sums, problem.spec.scale))
+    return Stages(tiling, active, x, sums)
 
 
-# Stages that are parallel over chunks go through them in slabs of about so many elements of the
-# largest operand: on a CPU temporaries then stay in the cache and add little to the peak memory.
+# Chunks go through the stages in slabs of about so many elements of the largest operand: on a CPU
+# temporaries then stay in the cache, are memory used before and add little to the peak.
 SLAB = 1 << 19
 
 
-def _slabs(x: Chunks) -> list[slice]:
-    """The M chunks in slabs; one slab on accelerators, where fewer and larger calls win."""
-    M = len(x.q)
+def _slab(x: Chunks) -> int:
+    """Chunks a slab; all of them on accelerators, where fewer and larger calls win."""
     each = max(x.q[:1].numel(), x.v[:1].numel(), 1)
-    size = max(SLAB // each, 1) if x.q.device.type == "cpu" else max(M, 1)
+    return max(SLAB // each, 1) if x.q.device.type == "cpu" else max(len(x.q), 1)
+
+
+def _slabs(x: Chunks) -> list[slice]:
+    """The M chunks in slabs, for the stages that are parallel over chunks."""
+    M, size = len(x.q), _slab(x)
     return [slice(first, min(first + size, M)) for first in range(0, M, size)]
 
 
-def _of(rows: slice, stage: NamedTuple | None) -> Any:
+class Steps(NamedTuple):
+    """Consecutive steps of the state passes, about a slab of chunks: which chunks, and the slice of
+    each step among these.
+    """
+
+    rows: slice
+    steps: list[slice]
+
+
+def _steps(x: Chunks, tiling: Tiling) -> list[Steps]:
+    """All steps, in order."""
+    found: list[Steps] = []
+    size = _slab(x)
+    for step in tiling.steps:
+        first = found[-1].rows.start if found else 0
+        if not found or step.stop - first > size:
+            first = step.start
+            found.append(Steps(step, []))
+        found[-1].steps.append(slice(step.start - first, step.stop - first))
+        found[-1] = found[-1]._replace(rows=slice(first, step.stop))
+    return found
+
+
+def _of(rows: slice, stage: NamedTuple | Tensor | None) -> Any:
     """A stage's tensors for some of the chunks."""
-    if stage is None:
-        return None
+    if stage is None or isinstance(stage, Tensor):
+        return None if stage is None else stage[rows]
     return type(stage)(*(None if x is None else x[rows] for x in stage))
 
 
@@ -170,20 +196,39 @@ def _local(x: Chunks, scale: float, want_A: bool) -> tuple[Tensor, Tensor | None
     return P, A
 
 
+def _some(rows: slice, stages: Stages, scale: float) -> tuple[Chunks, GateSums | None, Decayed]:
+    """The stages of some of the chunks, decayed."""
+    x, sums = _of(rows, stages.x), _of(rows, stages.sums)
+    return x, sums, decayed(x, sums, scale)
+
+
 def forward(problem: Problem) -> tuple[Tensor, Tensor | None, Saved]:
     """Outputs ``[B, T, HV, V]`` in q's type, final states in the state's type or None, and what is
     kept.
     """
     spec = problem.spec
-    tiling, _, x, _, ends = _stages(problem)
+    stages = _stages(problem)
+    tiling, _, x, _ = stages
     P, A = _local(x, spec.scale, want_A=True)
-    h0 = _start(problem, problem.tensors.h0, tiling)
-    system, ht = states(A, x.w * x.v, ends, h0, tiling)
-    with record_function("rewy.output"):
-        o = tiling.tokens(output(ends.q, P, system), spec.B, spec.T)
-    ht = _finish(problem, ht, tiling) if spec.output_final_state else None
-    kept = Saved(A, P, system.U, system.S) if spec.policy == "save" else Saved(A, None, None, None)
-    return o.to(problem.tensors.q.dtype), ht, kept
+    h = _start(problem, problem.tensors.h0, tiling)
+    saves = spec.policy == "save"
+    U, S = (torch.empty_like(x.v), _room_for_states(x)) if saves else (None, None)
+    o = torch.empty_like(x.v)
+    for rows, steps in _steps(x, tiling):
+        some, _, ends = _some(rows, stages, spec.scale)
+        residuals = torch.empty_like(some.v) if U is None else U[rows]
+        before = None if S is None else S[rows]
+        states(A[rows], some.w * some.v, ends, h, steps, residuals, before, o[rows])
+        with record_function("rewy.output"):
+            output(o[rows], P[rows], residuals)
+    o = tiling.tokens(o, spec.B, spec.T).to(problem.tensors.q.dtype)
+    ht = _finish(problem, h, tiling) if spec.output_final_state else None
+    return o, ht, Saved(A, P, U, S) if saves else Saved(A, None, None, None)
+
+
+def _room_for_states(x: Chunks) -> Tensor:
+    M, HV, _, K = x.q.shape
+    return x.q.new_empty(M, HV, K, x.v.shape[-1])
 
 
 def decode(problem: Problem) -> tuple[Tensor, Tensor | None]:
@@ -220,38 +265,28 @@ def backward(
     """
     spec = problem.spec
     stages = _stages(problem)
-    tiling, _, x, _, ends = stages
+    tiling, _, x, _ = stages
     A, P, U, S = saved
     if U is None:
         P, found = _local(x, spec.scale, want_A=A is None)
         A = found if A is None else A
-        h0 = _start(problem, problem.tensors.h0, tiling)
-        system, _ = states(A, x.w * x.v, ends, h0, tiling)
-    else:
-        system = System(A, x.w * x.v, U, S)
+        U, S = torch.empty_like(x.v), _room_for_states(x)
+        h = _start(problem, problem.tensors.h0, tiling)
+        for rows, steps in _steps(x, tiling):
+            some, _, ends = _some(rows, stages, spec.scale)
+            states(A[rows], some.w * some.v, ends, h, steps, U[rows], S[rows])
     dO = torch.zeros_like(x.v) if do is None else tiling.chunks(do, spec.compute_dtype)
-    with record_function("rewy.reverse_states"):
-        corrected = correct(P.mT @ dO, dO, system, ends, _start(problem, dht, tiling), tiling)
-    return _gradients(problem, stages, system, dO, corrected)
-
-
-def _gradients(
-    problem: Problem, stages: Stages, system: System, dO: Tensor, corrected: Corrected
-) -> Tensors:
-    """Contraction and gate reduction, slab by slab, and back to the arguments."""
-    x = stages.x
-    adjoints = Chunks(*(None if x is None else torch.empty_like(x) for x in x))
-    for rows in _slabs(x):
-        _chunk_gradients(
-            problem.spec.scale,
-            _of(rows, x),
-            _of(rows, stages.sums),
-            _of(rows, system),
-            dO[rows],
-            _of(rows, corrected._replace(dh0=None)),
-            _of(rows, adjoints),
-        )
-    return _to_arguments(problem, stages, adjoints, corrected.dh0)
+    dh = _start(problem, dht, tiling)
+    d = Chunks(*(None if y is None else torch.empty_like(y) for y in x))
+    for rows, steps in reversed(_steps(x, tiling)):
+        some, sums, ends = _some(rows, stages, spec.scale)
+        system = System(A[rows], some.w * some.v, U[rows], S[rows])
+        with record_function("rewy.reverse_states"):
+            corrected = correct(P[rows].mT @ dO[rows], dO[rows], system, ends, dh, steps)
+        whole = some, sums, system, dO[rows], corrected, _of(rows, d)
+        for slab in _slabs(some):
+            _chunk_gradients(spec.scale, *(_of(slab, part) for part in whole))
+    return _to_arguments(problem, stages, d, dh)
 
 
 def _chunk_gradients(
@@ -267,7 +302,7 @@ def _chunk_gradients(
 
     Those of b and w are summed over the channels that share one number.
     """
-    Y, dL, dK_b, dS, _ = corrected
+    Y, dL, dK_b, dS = corrected
     erase = x.b * x.k
     Dbk = torch.empty_like(erase)
     with record_function("rewy.contraction"):
@@ -307,6 +342,8 @@ def _to_arguments(problem: Problem, stages: Stages, d: Chunks, dh0: Tensor) -> T
         return tiling.tokens(d, spec.B, spec.T)
 
     def ungroup(d: Tensor) -> Tensor:
+        if spec.HV == spec.H:
+            return tokens(d)
         return tokens(d).unflatten(2, (spec.H, -1)).sum(3)
 
     dq, dk = ungroup(d.q), ungroup(d.k)

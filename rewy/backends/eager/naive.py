@@ -13,11 +13,10 @@ from torch.autograd.profiler import record_function
 
 from rewy.backends.eager.correction import Corrected
 from rewy.backends.eager.states import Decayed, System
-from rewy.backends.eager.tiling import Tiling
 
 
 def correct_naively(
-    dU: Tensor, dO: Tensor, system: System, x: Decayed, dht: Tensor, tiling: Tiling
+    dU: Tensor, dO: Tensor, system: System, x: Decayed, dh: Tensor, steps: list[slice]
 ) -> Corrected:
     """As :func:`rewy.backends.eager.correction.correct`, by seven products.
 
@@ -25,14 +24,14 @@ def correct_naively(
     """
     A, R, _, S = system
     W = A @ x.k_b
-    dU, dS = dU.clone(), dht.new_empty(dU.shape[0], *dht.shape[1:])
-    for step in reversed(tiling.steps):
-        dh = dht[: step.stop - step.start]
-        dS[step] = dh
-        dU[step] += x.k_t[step] @ dh
+    dU, dS = dU.clone(), dh.new_empty(dU.shape[0], *dh.shape[1:])
+    for step in reversed(steps):
+        after = dh[: step.stop - step.start]
+        dS[step] = after
+        dU[step] += x.k_t[step] @ after
         if x.total is not None:
-            dh *= x.total[step]
-        dh += x.q[step].mT @ dO[step] - W[step].mT @ dU[step]
+            after *= x.total[step]
+        after += x.q[step].mT @ dO[step] - W[step].mT @ dU[step]
     with record_function("rewy.correction"):
         dW = -(dU @ S.mT)  # 1
         dA = dU @ R.mT  # 2
@@ -41,4 +40,4 @@ def correct_naively(
         dK_b = A.mT @ dW  # 5
         right = dA @ A.mT  # 6
         dL = -torch.tril(A.mT @ right, -1)  # 7
-    return Corrected(dR, dL, dK_b, dS, dht)
+    return Corrected(dR, dL, dK_b, dS)

@@ -1,6 +1,4 @@
-"""The two sequential passes: states forward, their adjoints backward, one chunk of every sequence a
-step.
-"""
+"""The pass over the states, one chunk of every sequence a step, and what it is made of."""
 
 from __future__ import annotations
 
@@ -11,7 +9,6 @@ from torch import Tensor
 from torch.autograd.profiler import record_function
 
 from rewy.backends.eager.gates import GateSums
-from rewy.backends.eager.tiling import Tiling
 
 
 class Chunks(NamedTuple):
@@ -68,27 +65,38 @@ def decayed(x: Chunks, sums: GateSums | None, scale: float) -> Decayed:
     )
 
 
-def states(A: Tensor, R: Tensor, x: Decayed, h0: Tensor, tiling: Tiling) -> tuple[System, Tensor]:
-    """Solve the residual system chunk after chunk.
+def states(
+    A: Tensor,
+    R: Tensor,
+    x: Decayed,
+    h: Tensor,
+    steps: list[slice],
+    U: Tensor,
+    S: Tensor | None = None,
+    O: Tensor | None = None,
+) -> None:
+    """Solve the residual system of some steps, chunk after chunk.
 
-    ``U = A (R - K_b S_0)``, ``S_1 = exp(G_C) S_0 + K_t^T U``. ``h0`` (sorted, overwritten) is ``[N,
-    HV, K, V]``. Returns the solved system and the final states.
+    ``U = A (R - K_b S_0)``, ``S_1 = exp(G_C) S_0 + K_t^T U``. ``h``, the states ``[N, HV, K, V]``
+    (sorted), goes from those before the first step to those after the last. ``steps`` are slices of
+    the chunks in the other arguments. Written are U and, where they are given, S, the states before
+    each chunk, and O, what these give the outputs: ``scale (Q * exp G) S_0``.
     """
-    U = torch.empty_like(R)
-    S = h0.new_empty(R.shape[0], *h0.shape[1:])
     with record_function("rewy.states"):
-        for step in tiling.steps:
-            h = h0[: step.stop - step.start]
-            S[step] = h
-            torch.matmul(A[step], R[step] - x.k_b[step] @ h, out=U[step])
+        for step in steps:
+            before = h[: step.stop - step.start]
+            if S is not None:
+                S[step] = before
+            if O is not None:
+                torch.matmul(x.q[step], before, out=O[step])
+            torch.matmul(A[step], R[step] - x.k_b[step] @ before, out=U[step])
             if x.total is not None:
-                h *= x.total[step]
+                before *= x.total[step]
             # Product, then sum: baddbmm may add its terms to the state one by one, which loses what
             # many small writes add up to.
-            h += x.k_t[step].mT @ U[step]
-    return System(A, R, U, S), h0
+            before += x.k_t[step].mT @ U[step]
 
 
-def output(q: Tensor, P: Tensor, system: System) -> Tensor:
-    """``O = scale (Q * exp G) S_0 + P U``, ``[M, HV, C, V]``; ``q`` is :class:`Decayed`'s."""
-    return (q @ system.S).add_(P @ system.U)
+def output(from_states: Tensor, P: Tensor, U: Tensor) -> Tensor:
+    """``O = scale (Q * exp G) S_0 + P U``, ``[M, HV, C, V]``, into the first."""
+    return from_states.add_(P @ U)
