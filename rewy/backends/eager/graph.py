@@ -84,9 +84,11 @@ def _gate_parameters(problem: Problem) -> tuple[Tensor | None, Tensor | None]:
     return A_log, dt_bias
 
 
-def _tile(problem: Problem, active: Active, tiling: Tiling) -> Chunks:
+def _tile(problem: Problem, active: Active, tiling: Tiling, rows: slice) -> Chunks:
+    """Some of the chunks."""
+
     def chunks(x: Tensor) -> Tensor:
-        return tiling.chunks(x, problem.spec.compute_dtype)
+        return tiling.chunks(x, problem.spec.compute_dtype, rows)
 
     g = None if active.g is None else chunks(active.g)
     b = chunks(active.b)
@@ -118,62 +120,65 @@ def _finish(problem: Problem, state: Tensor, tiling: Tiling) -> Tensor:
     return state.mT.contiguous() if problem.spec.state_v_first else state
 
 
-class Stages(NamedTuple):
-    """What forward and backward both form first."""
-
-    tiling: Tiling
-    active: Active
-    x: Chunks
-    sums: GateSums | None
-
-
-def _stages(problem: Problem) -> Stages:
-    tiling = Tiling(problem.spec, problem.tensors.q.device)
-    active = activate(problem)
-    x = _tile(problem, active, tiling)
-    with record_function("rewy.gate_sums"):
-        sums = gate_sums(x.g)
-    return Stages(tiling, active, x, sums)
-
-
 # Chunks go through the stages in slabs of about so many elements of the largest operand: on a CPU
 # temporaries then stay in the cache, are memory used before and add little to the peak.
 SLAB = 1 << 19
 
 
-def _slab(x: Chunks) -> int:
-    """Chunks a slab; all of them on accelerators, where fewer and larger calls win."""
-    each = max(x.q[:1].numel(), x.v[:1].numel(), 1)
-    return max(SLAB // each, 1) if x.q.device.type == "cpu" else max(len(x.q), 1)
+class Graph:
+    """One problem on its way through the stages.
 
-
-def _slabs(x: Chunks) -> list[slice]:
-    """The M chunks in slabs, for the stages that are parallel over chunks."""
-    M, size = len(x.q), _slab(x)
-    return [slice(first, min(first + size, M)) for first in range(0, M, size)]
-
-
-class Steps(NamedTuple):
-    """Consecutive steps of the state passes, about a slab of chunks: which chunks, and the slice of
-    each step among these.
+    Attributes:
+        problem, spec: as given. active: activated inputs. tiling: where chunks lie.
+        slabs: chunks that go through the stages together: which, and the slice among them of each
+            step of the state passes. One slab on accelerators, where fewer and larger calls win.
     """
 
-    rows: slice
-    steps: list[slice]
+    def __init__(self, problem: Problem):
+        self.problem, self.spec = problem, problem.spec
+        self.tiling = _tiling(problem)
+        self.active = activate(problem)
+        self.slabs = self._slabs()
+
+    def _slabs(self) -> list[tuple[slice, list[slice]]]:
+        size = self._slab_size()
+        found: list[tuple[slice, list[slice]]] = []
+        for step in self.tiling.steps:
+            rows, steps = found[-1] if found else (slice(0, 0), [])
+            if not found or step.stop - rows.start > size:
+                rows, steps = slice(step.start, step.start), []
+                found.append((rows, steps))
+            steps.append(slice(step.start - rows.start, step.stop - rows.start))
+            found[-1] = slice(rows.start, step.stop), steps
+        return found
+
+    def _slab_size(self) -> int:
+        """In chunks."""
+        spec = self.spec
+        if self.problem.tensors.q.device.type != "cpu":
+            return max(self.tiling.M, 1)
+        return max(SLAB // max(spec.HV * self.tiling.C * max(spec.K, spec.V), 1), 1)
+
+    def parts(self, rows: slice) -> list[slice]:
+        """Chunks of a slab in pieces, where a step alone is larger than a slab should be."""
+        count, size = rows.stop - rows.start, self._slab_size()
+        return [slice(first, min(first + size, count)) for first in range(0, count, size)]
+
+    def stages(self, rows: slice) -> tuple[Chunks, GateSums | None, Decayed]:
+        """What forward and backward both form first, of some chunks."""
+        x = _tile(self.problem, self.active, self.tiling, rows)
+        with record_function("rewy.gate_sums"):
+            sums = gate_sums(x.g)
+        return x, sums, decayed(x, sums, self.spec.scale)
+
+    def new(self, *sizes: int) -> Tensor:
+        """An uninitialised ``[M, HV, *sizes]`` in the compute type."""
+        q, spec = self.problem.tensors.q, self.spec
+        return q.new_empty(self.tiling.M, spec.HV, *sizes, dtype=spec.compute_dtype)
 
 
-def _steps(x: Chunks, tiling: Tiling) -> list[Steps]:
-    """All steps, in order."""
-    found: list[Steps] = []
-    size = _slab(x)
-    for step in tiling.steps:
-        first = found[-1].rows.start if found else 0
-        if not found or step.stop - first > size:
-            first = step.start
-            found.append(Steps(step, []))
-        found[-1].steps.append(slice(step.start - first, step.stop - first))
-        found[-1] = found[-1]._replace(rows=slice(first, step.stop))
-    return found
+def _tiling(problem: Problem) -> Tiling:
+    return Tiling(problem.spec, problem.tensors.q.device)
 
 
 def _of(rows: slice, stage: NamedTuple | Tensor | None) -> Any:
@@ -183,52 +188,40 @@ def _of(rows: slice, stage: NamedTuple | Tensor | None) -> Any:
     return type(stage)(*(None if x is None else x[rows] for x in stage))
 
 
-def _local(x: Chunks, scale: float, want_A: bool) -> tuple[Tensor, Tensor | None]:
-    """Local scores P and, where wanted, the solve's A, for all chunks."""
-    P = x.q.new_empty(*x.q.shape[:-1], x.q.shape[-2])
-    A = torch.empty_like(P) if want_A else None
-    for rows in _slabs(x):
+def _local(x: Chunks, scale: float, parts: list[slice], P: Tensor, A: Tensor | None) -> None:
+    """Local scores P and, where wanted, the solve's A, into these."""
+    for rows in parts:
         with record_function("rewy.local_scores"):
-            P[rows], L = _scores(_of(rows, x), scale, want_A)
-        if want_A:
+            P[rows], L = _scores(_of(rows, x), scale, A is not None)
+        if A is not None:
             with record_function("rewy.solve"):
                 A[rows] = solve(L)
-    return P, A
-
-
-def _some(rows: slice, stages: Stages, scale: float) -> tuple[Chunks, GateSums | None, Decayed]:
-    """The stages of some of the chunks, decayed."""
-    x, sums = _of(rows, stages.x), _of(rows, stages.sums)
-    return x, sums, decayed(x, sums, scale)
 
 
 def forward(problem: Problem) -> tuple[Tensor, Tensor | None, Saved]:
     """Outputs ``[B, T, HV, V]`` in q's type, final states in the state's type or None, and what is
     kept.
     """
-    spec = problem.spec
-    stages = _stages(problem)
-    tiling, _, x, _ = stages
-    P, A = _local(x, spec.scale, want_A=True)
+    graph = Graph(problem)
+    spec, tiling = graph.spec, graph.tiling
+    C, saves = tiling.C, spec.policy == "save"
+    A, o = graph.new(C, C), graph.new(C, spec.V)
+    P = U = S = None
+    if saves:
+        P, U, S = graph.new(C, C), graph.new(C, spec.V), graph.new(spec.K, spec.V)
     h = _start(problem, problem.tensors.h0, tiling)
-    saves = spec.policy == "save"
-    U, S = (torch.empty_like(x.v), _room_for_states(x)) if saves else (None, None)
-    o = torch.empty_like(x.v)
-    for rows, steps in _steps(x, tiling):
-        some, _, ends = _some(rows, stages, spec.scale)
-        residuals = torch.empty_like(some.v) if U is None else U[rows]
-        before = None if S is None else S[rows]
-        states(A[rows], some.w * some.v, ends, h, steps, residuals, before, o[rows])
+    for rows, steps in graph.slabs:
+        x, _, ends = graph.stages(rows)
+        P_, U_, S_ = _of(rows, P), _of(rows, U), _of(rows, S)
+        if not saves:
+            P_, U_ = torch.empty_like(A[rows]), torch.empty_like(x.v)
+        _local(x, spec.scale, graph.parts(rows), P_, A[rows])
+        states(A[rows], x.w * x.v, ends, h, steps, U_, S_, o[rows])
         with record_function("rewy.output"):
-            output(o[rows], P[rows], residuals)
+            output(o[rows], P_, U_)
     o = tiling.tokens(o, spec.B, spec.T).to(problem.tensors.q.dtype)
     ht = _finish(problem, h, tiling) if spec.output_final_state else None
-    return o, ht, Saved(A, P, U, S) if saves else Saved(A, None, None, None)
-
-
-def _room_for_states(x: Chunks) -> Tensor:
-    M, HV, _, K = x.q.shape
-    return x.q.new_empty(M, HV, K, x.v.shape[-1])
+    return o, ht, Saved(A, P, U, S)
 
 
 def decode(problem: Problem) -> tuple[Tensor, Tensor | None]:
@@ -239,7 +232,7 @@ def decode(problem: Problem) -> tuple[Tensor, Tensor | None]:
     """
     spec = replace(problem.spec, chunk_size=1)
     tiling = Tiling(spec, problem.tensors.q.device)
-    x = _tile(problem, activate(problem), tiling)
+    x = _tile(problem, activate(problem), tiling, slice(0, tiling.M))
     q, erase, R = spec.scale * x.q, x.b * x.k, x.w * x.v
     decay = None if x.g is None else x.g.exp().mT
     h = _start(problem, problem.tensors.h0, tiling)
@@ -263,30 +256,41 @@ def backward(
     ``do`` and ``dht`` are the adjoints of outputs and final states, None for zero. ``correct`` is
     :func:`rewy.backends.eager.correction.correct` or another way to the same adjoints.
     """
-    spec = problem.spec
-    stages = _stages(problem)
-    tiling, _, x, _ = stages
+    graph = Graph(problem)
+    spec, tiling = graph.spec, graph.tiling
     A, P, U, S = saved
     if U is None:
-        P, found = _local(x, spec.scale, want_A=A is None)
-        A = found if A is None else A
-        U, S = torch.empty_like(x.v), _room_for_states(x)
+        solved, C = A, tiling.C
+        A = graph.new(C, C) if solved is None else solved
+        P, U, S = graph.new(C, C), graph.new(C, spec.V), graph.new(spec.K, spec.V)
         h = _start(problem, problem.tensors.h0, tiling)
-        for rows, steps in _steps(x, tiling):
-            some, _, ends = _some(rows, stages, spec.scale)
-            states(A[rows], some.w * some.v, ends, h, steps, U[rows], S[rows])
-    dO = torch.zeros_like(x.v) if do is None else tiling.chunks(do, spec.compute_dtype)
+        for rows, steps in graph.slabs:
+            x, _, ends = graph.stages(rows)
+            found = A[rows] if solved is None else None
+            _local(x, spec.scale, graph.parts(rows), P[rows], found)
+            states(A[rows], x.w * x.v, ends, h, steps, U[rows], S[rows])
     dh = _start(problem, dht, tiling)
-    d = Chunks(*(None if y is None else torch.empty_like(y) for y in x))
-    for rows, steps in reversed(_steps(x, tiling)):
-        some, sums, ends = _some(rows, stages, spec.scale)
-        system = System(A[rows], some.w * some.v, U[rows], S[rows])
+    d = _adjoints(graph)
+    for rows, steps in reversed(graph.slabs):
+        x, sums, ends = graph.stages(rows)
+        dO = torch.zeros_like(x.v)
+        if do is not None:
+            dO = tiling.chunks(do, spec.compute_dtype, rows)
+        system = System(A[rows], x.w * x.v, U[rows], S[rows])
         with record_function("rewy.reverse_states"):
-            corrected = correct(P[rows].mT @ dO[rows], dO[rows], system, ends, dh, steps)
-        whole = some, sums, system, dO[rows], corrected, _of(rows, d)
-        for slab in _slabs(some):
-            _chunk_gradients(spec.scale, *(_of(slab, part) for part in whole))
-    return _to_arguments(problem, stages, d, dh)
+            corrected = correct(P[rows].mT @ dO, dO, system, ends, dh, steps)
+        whole = x, sums, system, dO, corrected, _of(rows, d)
+        for part in graph.parts(rows):
+            _chunk_gradients(spec.scale, *(_of(part, stage) for stage in whole))
+    return _to_arguments(graph, d, dh)
+
+
+def _adjoints(graph: Graph) -> Chunks:
+    """Room for those of the recurrence's inputs."""
+    spec, C, active = graph.spec, graph.tiling.C, graph.active
+    g = None if active.g is None else graph.new(C, active.g.shape[-1])
+    b, w = graph.new(C, active.b.shape[-1]), graph.new(C, active.w.shape[-1])
+    return Chunks(graph.new(C, spec.K), graph.new(C, spec.K), graph.new(C, spec.V), g, b, w)
 
 
 def _chunk_gradients(
@@ -333,10 +337,10 @@ def _chunk_gradients(
     out.w.copy_(role(x.v, Y, x.w))
 
 
-def _to_arguments(problem: Problem, stages: Stages, d: Chunks, dh0: Tensor) -> Tensors:
+def _to_arguments(graph: Graph, d: Chunks, dh0: Tensor) -> Tensors:
     """Sum over what shares an argument, undo the activations, restore the types."""
+    problem, active, tiling = graph.problem, graph.active, graph.tiling
     spec, x = problem
-    tiling, active = stages.tiling, stages.active
 
     def tokens(d: Tensor) -> Tensor:
         return tiling.tokens(d, spec.B, spec.T)

@@ -45,26 +45,34 @@ class Tiling:
         sequence = torch.repeat_interleave(torch.arange(len(lengths), device="cpu"), lengths)
         position = torch.arange(int(lengths.sum()), device="cpu") - starts[:-1][sequence]
         slot = (begin[position // self.C] + rank[sequence]) * self.C + position % self.C
-        self._dense = slot.numel() == self.M * self.C
-        in_order = self._dense and bool((slot == torch.arange(slot.numel(), device="cpu")).all())
+        in_order = slot.numel() == self.M * self.C and bool(
+            (slot == torch.arange(slot.numel(), device="cpu")).all()
+        )
         self._slot = None if in_order else slot.to(device)
+        token = torch.full((self.M * self.C,), -1, device="cpu")
+        token[slot] = torch.arange(slot.numel(), device="cpu")
+        self._token = None if in_order else token.to(device)  # -1 past a sequence's end
         sorted_already = bool((order == torch.arange(len(order), device="cpu")).all())
         self._order = None if sorted_already else order.to(device)
         self._rank = None if sorted_already else rank.to(device)
 
-    def chunks(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """``[B, T, H, D]`` to ``[M, HV, C, D]`` in ``dtype``; heads repeat over their group, rows
-        past a sequence's end are 0 (k = b = w = 0 and g = 0 make a row exactly inert).
+    def chunks(self, x: Tensor, dtype: torch.dtype, rows: slice) -> Tensor:
+        """Some chunks of ``[B, T, H, D]``, ``[m, HV, C, D]`` in ``dtype``; heads repeat over their
+        group, rows past a sequence's end are 0 (k = b = w = 0 and g = 0 make a row exactly inert).
         """
         B, T, H, D = x.shape
         x = x.reshape(B * T, H, D)
-        if self._slot is not None:
-            allocate = x.new_empty if self._dense else x.new_zeros
-            x = allocate(self.M * self.C, H, D).index_copy_(0, self._slot, x)
+        some = slice(rows.start * self.C, rows.stop * self.C)
+        if self._token is None:
+            x = x[some]
+        else:
+            token = self._token[some]
+            x = x.index_select(0, token.clamp(min=0))
+            x.masked_fill_((token < 0)[:, None, None], 0)
         n = self._heads // H
-        x = x.view(self.M, self.C, H, 1, D).expand(-1, -1, -1, n, -1).permute(0, 2, 3, 1, 4)
+        x = x.view(-1, self.C, H, 1, D).expand(-1, -1, -1, n, -1).permute(0, 2, 3, 1, 4)
         # Contiguous, so that products round alike for every layout.
-        return x.to(dtype).contiguous().view(self.M, self._heads, self.C, D)
+        return x.to(dtype).contiguous().view(-1, self._heads, self.C, D)
 
     def tokens(self, x: Tensor, B: int, T: int) -> Tensor:
         """``[M, HV, C, D]`` back to ``[B, T, HV, D]``, rows past a sequence's end dropped."""
