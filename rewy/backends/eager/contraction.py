@@ -77,8 +77,9 @@ def contraction(
     if per_head:
         decays = _pair_decays(g)
         scores = [d * decays for d in scores]
-    for adjoint in (*d_rows, dk):
-        adjoint.zero_()
+    if k.shape[-2] == 1:  # no pairs, and no level that would write
+        for adjoint in (*d_rows, dk):
+            adjoint.zero_()
     levels = []
     for s, down, up in segment_sums(g):
         # A head gate has decayed the scores; a channel gate scales what they meet.
@@ -89,13 +90,23 @@ def contraction(
         for d, x, dx in zip(scores, rows, d_rows, strict=True):
             pairs, x_later = _pairs(d, s), halves(x, s)[1]
             d_later = _decay(_product(pairs, source), down)
-            halves(dx, s)[1].add_(d_later)
-            d_downs.append(_role(d_later, x_later, g))
+            _put(dx, s, d_later, 1)
+            d_downs.append(role(x_later, d_later, g))
             d_sources.append(_product(pairs.mT, x_later if per_head else x_later * down))
         d_earlier = _decay(_added(d_sources), up)
-        halves(dk, s)[0].add_(d_earlier)
-        levels.append((_added(d_downs), _role(d_earlier, k_earlier, g)))
+        _put(dk, s, d_earlier, 0)
+        levels.append((_added(d_downs), role(k_earlier, d_earlier, g)))
     return levels
+
+
+def _put(out: Tensor, s: int, x: Tensor, half: int) -> None:
+    """Add to one of the halves, and on the first level write both."""
+    halves_of_out = halves(out, s)
+    if s > 1:
+        halves_of_out[half].add_(x)
+    else:
+        halves_of_out[half].copy_(x)
+        halves_of_out[1 - half].zero_()
 
 
 def _product(pairs: Tensor, x: Tensor) -> Tensor:
@@ -118,17 +129,10 @@ def _added(terms: list[Tensor]) -> Tensor:
     return first
 
 
-def _role(dx: Tensor, x: Tensor, shared: Tensor) -> Tensor:
-    """:func:`role`, in place of the adjoint."""
-    dx.mul_(x)
-    return dx.sum(-1, keepdim=True) if shared.shape[-1] < dx.shape[-1] else dx
-
-
 def role(x: Tensor, dx: Tensor, shared: Tensor) -> Tensor:
-    """Role times adjoint, ``x * dx``: what a factor of x is owed.
+    """Role times adjoint, ``x * dx``, in place of dx: what a factor of x is owed.
 
     Summed over the last axis where ``shared`` has one number for it.
     """
-    if shared.shape[-1] < x.shape[-1]:
-        return torch.linalg.vecdot(x, dx).unsqueeze(-1)
-    return x * dx
+    dx.mul_(x)
+    return dx.sum(-1, keepdim=True) if shared.shape[-1] < dx.shape[-1] else dx

@@ -171,10 +171,15 @@ class Graph:
             sums = gate_sums(x.g)
         return x, sums, decayed(x, sums, self.spec.scale)
 
-    def new(self, *sizes: int) -> Tensor:
+    def by_chunk(self, *sizes: int) -> Tensor:
         """An uninitialised ``[M, HV, *sizes]`` in the compute type."""
         q, spec = self.problem.tensors.q, self.spec
         return q.new_empty(self.tiling.M, spec.HV, *sizes, dtype=spec.compute_dtype)
+
+    def by_token(self, size: int) -> Tensor:
+        """An uninitialised ``[B, T, HV, size]`` in the compute type."""
+        q, spec = self.problem.tensors.q, self.spec
+        return q.new_empty(spec.B, spec.T, spec.HV, size, dtype=spec.compute_dtype)
 
 
 def _tiling(problem: Problem) -> Tiling:
@@ -205,10 +210,10 @@ def forward(problem: Problem) -> tuple[Tensor, Tensor | None, Saved]:
     graph = Graph(problem)
     spec, tiling = graph.spec, graph.tiling
     C, saves = tiling.C, spec.policy == "save"
-    A, o = graph.new(C, C), graph.new(C, spec.V)
+    A, o = graph.by_chunk(C, C), graph.by_token(spec.V)
     P = U = S = None
     if saves:
-        P, U, S = graph.new(C, C), graph.new(C, spec.V), graph.new(spec.K, spec.V)
+        P, U, S = graph.by_chunk(C, C), graph.by_chunk(C, spec.V), graph.by_chunk(spec.K, spec.V)
     h = _start(problem, problem.tensors.h0, tiling)
     for rows, steps in graph.slabs:
         x, _, ends = graph.stages(rows)
@@ -216,10 +221,11 @@ def forward(problem: Problem) -> tuple[Tensor, Tensor | None, Saved]:
         if not saves:
             P_, U_ = torch.empty_like(A[rows]), torch.empty_like(x.v)
         _local(x, spec.scale, graph.parts(rows), P_, A[rows])
-        states(A[rows], x.w * x.v, ends, h, steps, U_, S_, o[rows])
+        from_states = torch.empty_like(x.v)
+        states(A[rows], x.w * x.v, ends, h, steps, U_, S_, from_states)
         with record_function("rewy.output"):
-            output(o[rows], P_, U_)
-    o = tiling.tokens(o, spec.B, spec.T).to(problem.tensors.q.dtype)
+            tiling.put(output(from_states, P_, U_), rows, o)
+    o = o.to(problem.tensors.q.dtype)
     ht = _finish(problem, h, tiling) if spec.output_final_state else None
     return o, ht, Saved(A, P, U, S)
 
@@ -243,8 +249,10 @@ def decode(problem: Problem) -> tuple[Tensor, Tensor | None]:
             S *= decay[step]
         S += x.k[step].mT @ (R[step] - erase[step] @ S)
         o[step] = q[step] @ S
-    o = tiling.tokens(o, spec.B, spec.T).to(problem.tensors.q.dtype)
-    return o, _finish(problem, h, tiling) if spec.output_final_state else None
+    out = x.v.new_empty(spec.B, spec.T, spec.HV, spec.V)
+    tiling.put(o, slice(0, tiling.M), out)
+    out = out.to(problem.tensors.q.dtype)
+    return out, _finish(problem, h, tiling) if spec.output_final_state else None
 
 
 def backward(
@@ -261,8 +269,8 @@ def backward(
     A, P, U, S = saved
     if U is None:
         solved, C = A, tiling.C
-        A = graph.new(C, C) if solved is None else solved
-        P, U, S = graph.new(C, C), graph.new(C, spec.V), graph.new(spec.K, spec.V)
+        A = graph.by_chunk(C, C) if solved is None else solved
+        P, U, S = graph.by_chunk(C, C), graph.by_chunk(C, spec.V), graph.by_chunk(spec.K, spec.V)
         h = _start(problem, problem.tensors.h0, tiling)
         for rows, steps in graph.slabs:
             x, _, ends = graph.stages(rows)
@@ -270,27 +278,32 @@ def backward(
             _local(x, spec.scale, graph.parts(rows), P[rows], found)
             states(A[rows], x.w * x.v, ends, h, steps, U[rows], S[rows])
     dh = _start(problem, dht, tiling)
-    d = _adjoints(graph)
+    d = _adjoints(graph)  # by token
     for rows, steps in reversed(graph.slabs):
         x, sums, ends = graph.stages(rows)
-        dO = torch.zeros_like(x.v)
-        if do is not None:
+        if do is None:
+            dO = torch.zeros_like(x.v)
+        else:
             dO = tiling.chunks(do, spec.compute_dtype, rows)
-        system = System(A[rows], x.w * x.v, U[rows], S[rows])
+        system = System(A[rows], x.w, x.v, U[rows], S[rows])
         with record_function("rewy.reverse_states"):
             corrected = correct(P[rows].mT @ dO, dO, system, ends, dh, steps)
-        whole = x, sums, system, dO, corrected, _of(rows, d)
+        found = Chunks(*(None if y is None else torch.empty_like(y) for y in x))
+        whole = x, sums, system, dO, corrected, found
         for part in graph.parts(rows):
             _chunk_gradients(spec.scale, *(_of(part, stage) for stage in whole))
+        for y, out in zip(found, d, strict=True):
+            if y is not None:
+                tiling.put(y, rows, out)
     return _to_arguments(graph, d, dh)
 
 
 def _adjoints(graph: Graph) -> Chunks:
-    """Room for those of the recurrence's inputs."""
-    spec, C, active = graph.spec, graph.tiling.C, graph.active
-    g = None if active.g is None else graph.new(C, active.g.shape[-1])
-    b, w = graph.new(C, active.b.shape[-1]), graph.new(C, active.w.shape[-1])
-    return Chunks(graph.new(C, spec.K), graph.new(C, spec.K), graph.new(C, spec.V), g, b, w)
+    """Room for those of the recurrence's inputs, ``[B, T, HV, D]`` each."""
+    spec, active, new = graph.spec, graph.active, graph.by_token
+    g = None if active.g is None else new(active.g.shape[-1])
+    b, w = new(active.b.shape[-1]), new(active.w.shape[-1])
+    return Chunks(new(spec.K), new(spec.K), new(spec.V), g, b, w)
 
 
 def _chunk_gradients(
@@ -318,8 +331,13 @@ def _chunk_gradients(
             Dq_state *= scale
         else:
             Dq_state *= scale * sums.from_start
-            dK_b = dK_b * sums.from_start
+            dK_b *= sums.from_start
             Dk_state *= sums.to_end
+    Dbk += dK_b
+    out.q.add_(Dq_state).addcmul_(on_diagonal, x.k)
+    out.k.add_(Dk_state).addcmul_(on_diagonal, x.q).addcmul_(x.b, Dbk)
+    torch.mul(x.w, Y, out=out.v)
+    # From here on adjoints are wanted as factors alone, and become what their roles are owed.
     if sums is not None:
         with record_function("rewy.gate_reduction"):
             # Role times adjoint, products already at hand; the total decay counts to the last row.
@@ -329,33 +347,26 @@ def _chunk_gradients(
                 kept = kept.sum(-1, keepdim=True)
             d_from_start[..., -1:, :] += kept
             out.g.copy_(gate_reduction(levels, d_from_start, role(x.k, Dk_state, x.g)))
-    Dbk += dK_b
-    out.q.add_(Dq_state).addcmul_(on_diagonal, x.k)
-    out.k.add_(Dk_state).addcmul_(on_diagonal, x.q).addcmul_(x.b, Dbk)
-    torch.mul(x.w, Y, out=out.v)
     out.b.copy_(role(x.k, Dbk, x.b))
     out.w.copy_(role(x.v, Y, x.w))
 
 
 def _to_arguments(graph: Graph, d: Chunks, dh0: Tensor) -> Tensors:
     """Sum over what shares an argument, undo the activations, restore the types."""
-    problem, active, tiling = graph.problem, graph.active, graph.tiling
+    problem, active = graph.problem, graph.active
     spec, x = problem
-
-    def tokens(d: Tensor) -> Tensor:
-        return tiling.tokens(d, spec.B, spec.T)
 
     def ungroup(d: Tensor) -> Tensor:
         if spec.HV == spec.H:
-            return tokens(d)
-        return tokens(d).unflatten(2, (spec.H, -1)).sum(3)
+            return d
+        return d.unflatten(2, (spec.H, -1)).sum(3)
 
     dq, dk = ungroup(d.q), ungroup(d.k)
     if spec.l2norm:
         dq = activations.l2norm_adjoint(dq, active.q, active.q_rstd)
         dk = activations.l2norm_adjoint(dk, active.k, active.k_rstd)
 
-    db, dw = tokens(d.b), tokens(d.w)
+    db, dw = d.b, d.w
     if x.w is None:
         db, dw = db + dw, None
     if spec.beta_activation:
@@ -365,7 +376,7 @@ def _to_arguments(graph: Graph, d: Chunks, dh0: Tensor) -> Tensors:
             dw = activations.beta_sigmoid_adjoint(dw, _wide(spec, x.w), False)
 
     dA_log = ddt_bias = None
-    dg = None if d.g is None else tokens(d.g)
+    dg = d.g
     if spec.gate_activation:
         g, parameters = _wide(spec, x.g), _gate_parameters(problem)
         dg, dA = activations.gate_adjoint(dg, g, *parameters, spec.lower_bound)
@@ -377,11 +388,11 @@ def _to_arguments(graph: Graph, d: Chunks, dh0: Tensor) -> Tensors:
     return Tensors(
         q=dq.to(x.q.dtype),
         k=dk.to(x.k.dtype),
-        v=tokens(d.v).to(x.v.dtype),
+        v=d.v.to(x.v.dtype),
         g=None if dg is None else dg.to(x.g.dtype),
         b=db.to(x.b.dtype),
         w=None if dw is None else dw.to(x.w.dtype),
-        h0=None if x.h0 is None else _finish(problem, dh0, tiling).to(x.h0.dtype),
+        h0=None if x.h0 is None else _finish(problem, dh0, graph.tiling).to(x.h0.dtype),
         A_log=dA_log,
         dt_bias=ddt_bias,
     )

@@ -22,8 +22,8 @@ def correct_naively(
 
     The reverse pass carries dU, ``dS_0 = exp(G_C) dS_1 + (scale Q * exp G)^T dO - W^T dU``.
     """
-    A, R, _, S = system
-    W = A @ x.k_b
+    A, w, v, _, S = system
+    W, R = A @ x.k_b, w * v
     dU, dS = dU.clone(), dh.new_empty(dU.shape[0], *dh.shape[1:])
     for step in reversed(steps):
         after = dh[: step.stop - step.start]

@@ -42,13 +42,13 @@ class Decayed(NamedTuple):
 class System(NamedTuple):
     """The residual system ``(I + L) U = R - K_b S_0`` of every chunk, solved.
 
-    A: ``(I + L)^-1``, ``[M, HV, C, C]``; R: ``w * V``, ``[M, HV, C, V]``; U: its solution, ``[M,
-        HV, C, V]``;
-    S: the state before the chunk, ``[M, HV, K, V]``.
+    A: ``(I + L)^-1``, ``[M, HV, C, C]``; w, v: of ``R = w * V``; U: its solution, ``[M, HV, C,
+        V]``; S: the state before the chunk, ``[M, HV, K, V]``.
     """
 
     A: Tensor
-    R: Tensor
+    w: Tensor
+    v: Tensor
     U: Tensor
     S: Tensor
 

@@ -48,10 +48,12 @@ class Tiling:
         in_order = slot.numel() == self.M * self.C and bool(
             (slot == torch.arange(slot.numel(), device="cpu")).all()
         )
-        self._slot = None if in_order else slot.to(device)
-        token = torch.full((self.M * self.C,), -1, device="cpu")
-        token[slot] = torch.arange(slot.numel(), device="cpu")
-        self._token = None if in_order else token.to(device)  # -1 past a sequence's end
+        # The token of each row, -1 past a sequence's end; None where rows lie as tokens do.
+        self._token = None
+        if not in_order:
+            self._token = torch.full((self.M * self.C,), -1, device="cpu")
+            self._token[slot] = torch.arange(slot.numel(), device="cpu")
+        self._device = device
         sorted_already = bool((order == torch.arange(len(order), device="cpu")).all())
         self._order = None if sorted_already else order.to(device)
         self._rank = None if sorted_already else rank.to(device)
@@ -66,7 +68,7 @@ class Tiling:
         if self._token is None:
             x = x[some]
         else:
-            token = self._token[some]
+            token = self._token[some].to(self._device)
             x = x.index_select(0, token.clamp(min=0))
             x.masked_fill_((token < 0)[:, None, None], 0)
         n = self._heads // H
@@ -74,17 +76,22 @@ class Tiling:
         # Contiguous, so that products round alike for every layout.
         return x.to(dtype).contiguous().view(-1, self._heads, self.C, D)
 
-    def tokens(self, x: Tensor, B: int, T: int) -> Tensor:
-        """``[M, HV, C, D]`` back to ``[B, T, HV, D]``, rows past a sequence's end dropped."""
-        M, HV, C, D = x.shape
-        # Contiguous and nobody's view: a caller may reshape a result or change it in place.
-        out = x.new_empty(B, T, HV, D)
-        if self._slot is None:
-            out.view(M, C, HV, D).copy_(x.transpose(1, 2))
-        else:
-            rows = x.transpose(1, 2).reshape(M * C, HV, D)
-            torch.index_select(rows, 0, self._slot, out=out.view(B * T, HV, D))
-        return out
+    def put(self, x: Tensor, rows: slice, out: Tensor) -> None:
+        """Some chunks, ``[m, HV, C, D]``, to their places in ``out``, ``[B, T, HV, D]``; without
+        rows past a sequence's end.
+        """
+        B, T, HV, D = out.shape
+        some, out = slice(rows.start * self.C, rows.stop * self.C), out.view(B * T, HV, D)
+        x = x.transpose(1, 2)
+        if self._token is None:
+            out[some].view(x.shape).copy_(x)
+            return
+        token = self._token[some]
+        inside = (token >= 0).nonzero()[:, 0]
+        x = x.reshape(-1, HV, D)
+        if len(inside) < len(token):
+            x = x.index_select(0, inside.to(self._device))
+        out.index_copy_(0, token[inside].to(self._device), x)
 
     def sort(self, states: Tensor) -> Tensor:
         """States ``[N, ...]`` from the caller's order to longest first; always a copy."""
