@@ -67,6 +67,8 @@ def launched(operator: str, kernel: str) -> bool:
     per_channel = operator in ("kda", "gdn2")
     if kernel.startswith("channel") or kernel == "correction":
         return per_channel
+    if kernel == "local_both":
+        return operator != "gated_delta_rule"
     return kernel not in ("scores", "gradients") or not per_channel
 
 
@@ -172,7 +174,7 @@ def time_candidates(jobs: list[Job], options: argparse.Namespace) -> list[tuple[
     """Milliseconds of each launch of the kernel, medians, by shape and policy; fastest first."""
     from triton.testing import do_bench
 
-    from rewy.backends.triton import run, triton
+    from rewy.backends.triton import graph, run, triton
 
     start, launches = run.start, []
 
@@ -180,8 +182,7 @@ def time_candidates(jobs: list[Job], options: argparse.Namespace) -> list[tuple[
         start(kernel, programs, config, arguments, constants, known)
         name = kernel.__name__.removeprefix("_")
         if name == "local":  # one kernel, three uses with a configuration each
-            uses = {(1, 0): "local", (0, 1): "local_adjoint", (1, 1): "local_both"}
-            name = uses[constants["FORWARD"], constants["REVERSE"]]
+            name = graph.LOCAL[constants["FORWARD"], constants["REVERSE"]]
         launches.append((name, (kernel, programs, config, arguments, constants, known)))
 
     run.start = record

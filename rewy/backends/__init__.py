@@ -50,7 +50,7 @@ def _backend(name: str) -> Backend:
 
 @cache
 def _say_once(text: str) -> None:
-    warnings.warn(text, stacklevel=5)  # where rewy was called
+    warnings.warn(text, stacklevel=6)  # where rewy was called
 
 
 def _kernels(problem: Problem) -> Backend | None:

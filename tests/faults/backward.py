@@ -8,6 +8,7 @@ TILING = "backends/eager/tiling.py"
 CONTRACTION = "backends/eager/contraction.py"
 CORRECTION = "backends/eager/correction.py"
 NAIVE = "backends/eager/naive.py"
+ARGUMENTS = "backends/eager/arguments.py"
 GRAPH = "backends/eager/graph.py"
 
 FAULTS = (
@@ -36,14 +37,14 @@ FAULTS = (
         "later-chunks-do-not-reach-Y",
         "dropped term",
         CORRECTION,
-        "incoming = dU[step] + x.k_t[step] @ dh",
+        "incoming = dU[step] + x.k_t[step] @ after",
         "incoming = dU[step]",
     ),
     Fault(
         "reverse-state-not-decayed",
         "dropped term",
         CORRECTION,
-        "        if x.total is not None:\n            dh *= x.total[step]\n",
+        "        if x.total is not None:\n            after *= x.total[step]\n",
         "",
         GATED,
     ),
@@ -51,8 +52,8 @@ FAULTS = (
         "erase-missing-from-the-reverse-state",
         "dropped term",
         CORRECTION,
-        "dh += x.q[step].mT @ dO[step] - x.k_b[step].mT @ Y[step]",
-        "dh += x.q[step].mT @ dO[step]",
+        "after += x.q[step].mT @ dO[step] - x.k_b[step].mT @ Y[step]",
+        "after += x.q[step].mT @ dO[step]",
     ),
     Fault(
         "naive-misses-a-part-of-dA",
@@ -125,7 +126,7 @@ FAULTS = (
     Fault(
         "write-missing-from-dbeta",
         "dropped term",
-        GRAPH,
+        ARGUMENTS,
         "db, dw = db + dw, None",
         "db, dw = db, None",
         ("delta_rule", "gated_delta_rule", "kda"),
@@ -133,31 +134,31 @@ FAULTS = (
     Fault(
         "group-not-summed",
         "heads",
-        GRAPH,
-        "return tokens(d).unflatten(2, (spec.H, -1)).sum(3)",
-        "return tokens(d).unflatten(2, (spec.H, -1))[:, :, :, 0]",
+        ARGUMENTS,
+        "return d.unflatten(2, (spec.H, -1)).sum(3)",
+        "return d.unflatten(2, (spec.H, -1))[:, :, :, 0]",
     ),
     Fault(
         "neighbouring-heads-summed",
         "heads",
-        GRAPH,
-        "return tokens(d).unflatten(2, (spec.H, -1)).sum(3)",
-        "return tokens(d).unflatten(2, (-1, spec.H)).sum(2)",
+        ARGUMENTS,
+        "return d.unflatten(2, (spec.H, -1)).sum(3)",
+        "return d.unflatten(2, (-1, spec.H)).sum(2)",
     ),
     Fault(
         "group-summed-in-order-of-arrival",
         "compiler, race",
-        GRAPH,
-        "        return tokens(d).unflatten(2, (spec.H, -1)).sum(3)\n",
-        "        late = _to_arguments.__dict__.setdefault('late', [])\n"
+        ARGUMENTS,
+        "        return d.unflatten(2, (spec.H, -1)).sum(3)\n",
+        "        late = to_arguments.__dict__.setdefault('late', [])\n"
         "        late.append(0)\n"
-        "        return tokens(d).unflatten(2, (spec.H, -1)).roll(len(late) // 2, 3).sum(3)\n",
+        "        return d.unflatten(2, (spec.H, -1)).roll(len(late) // 2, 3).sum(3)\n",
         ("delta_rule",),
     ),
     Fault(
         "dA_log-of-the-first-batch-member",
         "reduction",
-        GRAPH,
+        ARGUMENTS,
         "dA_log = dA.sum((0, 1, 3))",
         "dA_log = dA[:1].sum((0, 1, 3))",
         GATED,
@@ -165,7 +166,7 @@ FAULTS = (
     Fault(
         "ddt_bias-averaged",
         "reduction",
-        GRAPH,
+        ARGUMENTS,
         "ddt_bias = dg.sum((0, 1))",
         "ddt_bias = dg.mean(0).sum(0)",
         GATED,
@@ -188,22 +189,23 @@ FAULTS = (
         "h0-ignored-by-the-recomputation",
         "dropped argument",
         GRAPH,
-        "h0 = _start(problem, problem.tensors.h0, tiling)\n        system, _ =",
-        "h0 = _start(problem, None, tiling)\n        system, _ =",
+        "        h = _start(problem, problem.tensors.h0, tiling)\n        for rows",
+        "        h = _start(problem, None, tiling)\n        for rows",
     ),
     Fault(
         "scale-ignored-by-the-recomputation",
         "policy",
         GRAPH,
-        "_local(x, spec.scale, want_A=A is None)",
-        "_local(x, spec.K**-0.5, want_A=A is None)",
+        "_local(x, spec.scale, graph.parts(rows), P[rows]",
+        "_local(x, spec.K**-0.5, graph.parts(rows), P[rows]",
     ),
     Fault(
         "right-side-saved-for-U",
         "policy",
         GRAPH,
-        "Saved(A, P, system.U, system.S)",
-        "Saved(A, P, system.R, system.S)",
+        "            tiling.put(output(from_states, scores, residuals), rows, o)\n",
+        "            tiling.put(output(from_states, scores, residuals), rows, o)\n"
+        "        residuals.copy_(x.w * x.v)\n",
         implementation="eager-save",
     ),
     Fault(
@@ -219,15 +221,18 @@ FAULTS = (
         "recomputed-in-bfloat16",
         "policy",
         GRAPH,
-        "        system, _ = states(A, x.w * x.v, ends, h0, tiling)\n",
-        "        system, _ = states(A, (x.w * x.v).bfloat16().to(A.dtype), ends, h0, tiling)\n",
+        "            states(A[rows], x.w * x.v, ends, h, steps, U[rows], S[rows])\n",
+        "            R = (x.w * x.v).bfloat16().to(A.dtype)\n"
+        "            states(A[rows], R, ends, h, steps, U[rows], S[rows])\n",
     ),
     Fault(
         "inverse-of-decoding-transposed",
         "wrong sign",
         GRAPH,
-        "A = found if A is None else A",
-        "A = found.mT if A is None else A",
+        "            states(A[rows], x.w * x.v, ends, h, steps, U[rows], S[rows])\n",
+        "            if solves:\n"
+        "                A[rows] = A[rows].mT.clone()\n"
+        "            states(A[rows], x.w * x.v, ends, h, steps, U[rows], S[rows])\n",
         ("delta_rule",),
     ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.faults.fault import GATED, PER_CHANNEL, Fault
 
 PROBLEM = "problem.py"
+ARGUMENTS = "backends/eager/arguments.py"
 GRAPH = "backends/eager/graph.py"
 TILING = "backends/eager/tiling.py"
 ACTIVATIONS = "backends/eager/activations.py"
@@ -93,17 +94,17 @@ FAULTS = (
     Fault(
         "strides-of-gates-ignored",
         "strides",
-        GRAPH,
+        ARGUMENTS,
         "    g = None if x.g is None else wide(x.g)\n",
         "    g = None if x.g is None else wide(\n"
-        "        x.g.as_strided(x.g.shape, torch.empty(x.g.shape, device='meta').stride())\n"
+        "        x.g.as_strided(x.g.shape, x.g.new_empty(x.g.shape, device='meta').stride())\n"
         "    )\n",
         GATED,
     ),
     Fault(
         "gate-lanes-unmasked",
         "unmasked lanes",
-        GRAPH,
+        ARGUMENTS,
         "    g = None if x.g is None else wide(x.g)\n",
         "    g = None if x.g is None else wide(x.g)\n"
         "    if g is not None and spec.K % 16:\n"
@@ -129,7 +130,7 @@ FAULTS = (
     Fault(
         "resets-replaced-in-place",
         "caller's memory",
-        GRAPH,
+        ARGUMENTS,
         "    b = wide(x.b)\n",
         "    g = None if g is None else g.data.nan_to_num_(neginf=-1e30)\n    b = wide(x.b)\n",
         ("kda",),
@@ -138,8 +139,8 @@ FAULTS = (
         "outputs-in-the-compute-type",
         "types",
         GRAPH,
-        "return o.to(problem.tensors.q.dtype), ht, kept",
-        "return o, ht, kept",
+        "    o = o.to(problem.tensors.q.dtype)\n",
+        "",
         ("gated_delta_rule",),
     ),
 )

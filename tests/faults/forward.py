@@ -15,8 +15,8 @@ FAULTS = (
         "padding-of-ones",
         "tails",
         TILING,
-        "allocate = x.new_empty if self._dense else x.new_zeros",
-        "allocate = x.new_empty if self._dense else x.new_ones",
+        "x.masked_fill_((token < 0)[:, None, None], 0)",
+        "x.masked_fill_((token < 0)[:, None, None], 1)",
     ),
     Fault(
         "gate-activated-after-padding",
@@ -25,6 +25,7 @@ FAULTS = (
         "    g = None if active.g is None else chunks(active.g)\n",
         "    g = None if active.g is None else chunks(problem.tensors.g)\n"
         "    if problem.spec.gate_activation:\n"
+        "        from .arguments import _gate_parameters, activations\n"
         "        parameters = [p if p is None else p[:, None] for p in _gate_parameters(problem)]\n"
         "        g = activations.gate(g, *parameters, problem.spec.lower_bound)\n",
         GATED,
@@ -33,8 +34,8 @@ FAULTS = (
         "group-repeats-heads-in-turn",
         "heads",
         TILING,
-        "x.view(self.M, self.C, H, 1, D).expand(-1, -1, -1, n, -1)",
-        "x.view(self.M, self.C, 1, H, D).expand(-1, -1, n, -1, -1)",
+        "x.view(-1, self.C, H, 1, D).expand(-1, -1, -1, n, -1)",
+        "x.view(-1, self.C, 1, H, D).expand(-1, -1, n, -1, -1)",
     ),
     Fault(
         "gates-of-the-first-head",
@@ -156,9 +157,10 @@ FAULTS = (
         "channels-past-64-dropped",
         "compiler, race",
         STATES,
-        "    return (q @ system.S).add_(P @ system.U)\n",
-        "    K = q.shape[-1] - (q.shape[-1] % 64 if q.shape[-1] > 64 else 0)\n"
-        "    return (q[..., :K] @ system.S[..., :K, :]).add_(P @ system.U)\n",
+        "                torch.matmul(x.q[step], before, out=O[step])\n",
+        "                q = x.q[step]\n"
+        "                K = q.shape[-1] - (q.shape[-1] % 64 if q.shape[-1] > 64 else 0)\n"
+        "                torch.matmul(q[..., :K], before[..., :K, :], out=O[step])\n",
     ),
     Fault(
         "keys-decayed-from-the-start",
@@ -172,9 +174,9 @@ FAULTS = (
         "decay-after-the-write",
         "order of decay",
         STATES,
-        "                h *= x.total[step]\n",
-        "                h += x.k_t[step].mT @ U[step]\n"
-        "                h *= x.total[step]\n"
+        "                before *= x.total[step]\n",
+        "                before += x.k_t[step].mT @ U[step]\n"
+        "                before *= x.total[step]\n"
         "                continue\n",
         GATED,
     ),
@@ -182,8 +184,8 @@ FAULTS = (
         "erase-added",
         "wrong sign",
         STATES,
-        "R[step] - x.k_b[step] @ h",
-        "R[step] + x.k_b[step] @ h",
+        "R[step] - x.k_b[step] @ before",
+        "R[step] + x.k_b[step] @ before",
     ),
     Fault(
         "decoding-decays-after-the-error",
@@ -226,12 +228,11 @@ FAULTS = (
         "tiling-remembered-by-sizes",
         "state left behind",
         GRAPH,
-        "    tiling = Tiling(problem.spec, problem.tensors.q.device)\n    active =",
+        "    return Tiling(problem.spec, problem.tensors.q.device)\n",
         "    spec = problem.spec\n"
         "    sizes = (spec.B, spec.T, spec.N, spec.HV, spec.chunk_size)\n"
         "    tiling = Tiling(spec, problem.tensors.q.device)\n"
-        "    tiling = _stages.__dict__.setdefault(sizes, tiling)\n"
-        "    active =",
+        "    return _tiling.__dict__.setdefault(sizes, tiling)\n",
         ("delta_rule",),
     ),
 )

@@ -7,6 +7,7 @@ from tests.faults.fault import GATED, PER_CHANNEL, Fault
 GATES = "backends/eager/gates.py"
 CONTRACTION = "backends/eager/contraction.py"
 ACTIVATIONS = "backends/eager/activations.py"
+ARGUMENTS = "backends/eager/arguments.py"
 GRAPH = "backends/eager/graph.py"
 
 SCORES_LOOP = (
@@ -73,7 +74,7 @@ FAULTS = (
     Fault(
         "gates-clamped-at-5",
         "gate range",
-        GRAPH,
+        ARGUMENTS,
         "    b = wide(x.b)\n",
         "    g = None if g is None else g.clamp(min=-5)\n    b = wide(x.b)\n",
         GATED,
@@ -164,8 +165,8 @@ FAULTS = (
         "erase-leaves-no-gate-gradient",
         "dropped term",
         CONTRACTION,
-        "d_downs.append(_role(d_later, x_later, g))",
-        "d_downs.append(_role(d_later, x_later, g) * (not d_downs))",
+        "d_downs.append(role(x_later, d_later, g))",
+        "d_downs.append(role(x_later, d_later, g) * (not d_downs))",
         GATED,
     ),
     Fault(
@@ -179,7 +180,7 @@ FAULTS = (
     Fault(
         "A_log-of-the-first-head",
         "heads",
-        GRAPH,
+        ARGUMENTS,
         "x.A_log.to(spec.compute_dtype).view(-1, 1)",
         "x.A_log.to(spec.compute_dtype)[:1].expand(spec.HV).reshape(-1, 1)",
         GATED,
@@ -211,7 +212,7 @@ FAULTS = (
     Fault(
         "bias-in-the-wrong-order",
         "layout",
-        GRAPH,
+        ARGUMENTS,
         "x.dt_bias.to(spec.compute_dtype).reshape(spec.HV, -1)",
         "x.dt_bias.to(spec.compute_dtype).reshape(-1, spec.HV).mT.contiguous()",
         PER_CHANNEL,
@@ -234,7 +235,7 @@ FAULTS = (
     Fault(
         "norm-of-q-for-k",
         "norm",
-        GRAPH,
+        ARGUMENTS,
         "activations.l2norm_adjoint(dk, active.k, active.k_rstd)",
         "activations.l2norm_adjoint(dk, active.k, active.q_rstd)",
     ),
@@ -248,7 +249,7 @@ FAULTS = (
     Fault(
         "write-gate-doubled",
         "activation",
-        GRAPH,
+        ARGUMENTS,
         "activations.beta_sigmoid(w, False)",
         "activations.beta_sigmoid(w, spec.neg_eigval)",
         ("gdn2",),

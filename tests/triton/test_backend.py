@@ -22,7 +22,8 @@ ROOT = Path(__file__).parents[2]
 
 def _call(**changes: object) -> tuple[torch.Tensor, torch.Tensor | None]:
     q = torch.ones(1, 3, 1, 4)
-    return rewy.chunk_delta_rule(q, q, q, torch.full((1, 3, 1), 0.25), **changes)
+    beta = torch.full((1, 3, 1), 0.25)
+    return rewy.chunk_delta_rule(q, q, q, beta, **changes)
 
 
 def test_tensors_on_the_cpu_are_refused_and_not_moved():
@@ -60,6 +61,14 @@ def test_what_kernels_do_not_take_goes_to_the_eager_graph_and_is_said_once(monke
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert backends.select(_problem_on("cuda")).name == "eager"
+
+
+def test_the_warning_names_the_line_that_called(monkeypatch):
+    monkeypatch.setitem(backends._KERNELS, "cpu", "triton")  # which wants a GPU
+    backends._say_once.cache_clear()
+    with pytest.warns(UserWarning, match="needs an NVIDIA GPU, got cpu") as told:
+        _call()
+    assert told[0].filename == __file__
 
 
 def test_where_triton_is_not_installed_the_eager_graph_computes(monkeypatch):

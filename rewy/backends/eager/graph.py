@@ -8,21 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.profiler import record_function
 
-from rewy.backends.eager import activations
+from rewy.backends.eager.arguments import Active, activate, to_arguments
 from rewy.backends.eager.contraction import contraction, local_scores, role
 from rewy.backends.eager.correction import Corrected
 from rewy.backends.eager.gates import GateSums, gate_reduction, gate_sums
 from rewy.backends.eager.solve import solve
 from rewy.backends.eager.states import Chunks, Decayed, System, decayed, output, states
 from rewy.backends.eager.tiling import Tiling
-from rewy.problem import Problem, Spec, Tensors
+from rewy.problem import Problem, Tensors
 
 Correct = Callable[..., Corrected]
 
@@ -38,50 +37,6 @@ class Saved(NamedTuple):
     P: Tensor | None
     U: Tensor | None
     S: Tensor | None
-
-
-class Active(NamedTuple):
-    """The recurrence's inputs, activated, in the compute type, and what their adjoints need."""
-
-    q: Tensor
-    k: Tensor
-    g: Tensor | None
-    b: Tensor
-    w: Tensor
-    q_rstd: Tensor | None
-    k_rstd: Tensor | None
-
-
-def activate(problem: Problem) -> Active:
-    """Apply l2norm, the gate's activation and the sigmoids where the problem asks for them."""
-    spec, x = problem
-    wide = partial(_wide, spec)
-    q, k, q_rstd, k_rstd = wide(x.q), wide(x.k), None, None
-    if spec.l2norm:
-        (q, q_rstd), (k, k_rstd) = activations.l2norm(q), activations.l2norm(k)
-    g = None if x.g is None else wide(x.g)
-    if spec.gate_activation:
-        g = activations.gate(g, *_gate_parameters(problem), spec.lower_bound)
-    b = wide(x.b)
-    w = b if x.w is None else wide(x.w)
-    if spec.beta_activation:
-        shared = w is b
-        b = activations.beta_sigmoid(b, spec.neg_eigval)
-        w = b if shared else activations.beta_sigmoid(w, False)
-    return Active(q, k, g, b, w, q_rstd, k_rstd)
-
-
-def _wide(spec: Spec, x: Tensor) -> Tensor:
-    """In the compute type, contiguous: strided loops round transcendental functions differently."""
-    return x.to(spec.compute_dtype).contiguous()
-
-
-def _gate_parameters(problem: Problem) -> tuple[Tensor | None, Tensor | None]:
-    """A_log as ``[HV, 1]`` and dt_bias as ``[HV, 1 or K]``, in the compute type."""
-    spec, x = problem
-    A_log = None if x.A_log is None else x.A_log.to(spec.compute_dtype).view(-1, 1)
-    dt_bias = None if x.dt_bias is None else x.dt_bias.to(spec.compute_dtype).reshape(spec.HV, -1)
-    return A_log, dt_bias
 
 
 def _tile(problem: Problem, active: Active, tiling: Tiling, rows: slice) -> Chunks:
@@ -217,14 +172,13 @@ def forward(problem: Problem) -> tuple[Tensor, Tensor | None, Saved]:
     h = _start(problem, problem.tensors.h0, tiling)
     for rows, steps in graph.slabs:
         x, _, ends = graph.stages(rows)
-        P_, U_, S_ = _of(rows, P), _of(rows, U), _of(rows, S)
-        if not saves:
-            P_, U_ = torch.empty_like(A[rows]), torch.empty_like(x.v)
-        _local(x, spec.scale, graph.parts(rows), P_, A[rows])
+        scores = P[rows] if saves else torch.empty_like(A[rows])
+        residuals = U[rows] if saves else torch.empty_like(x.v)
         from_states = torch.empty_like(x.v)
-        states(A[rows], x.w * x.v, ends, h, steps, U_, S_, from_states)
+        _local(x, spec.scale, graph.parts(rows), scores, A[rows])
+        states(A[rows], x.w * x.v, ends, h, steps, residuals, _of(rows, S), from_states)
         with record_function("rewy.output"):
-            tiling.put(output(from_states, P_, U_), rows, o)
+            tiling.put(output(from_states, scores, residuals), rows, o)
     o = o.to(problem.tensors.q.dtype)
     ht = _finish(problem, h, tiling) if spec.output_final_state else None
     return o, ht, Saved(A, P, U, S)
@@ -268,14 +222,13 @@ def backward(
     spec, tiling = graph.spec, graph.tiling
     A, P, U, S = saved
     if U is None:
-        solved, C = A, tiling.C
-        A = graph.by_chunk(C, C) if solved is None else solved
+        C, solves = tiling.C, A is None  # where the forward decoded
+        A = graph.by_chunk(C, C) if solves else A
         P, U, S = graph.by_chunk(C, C), graph.by_chunk(C, spec.V), graph.by_chunk(spec.K, spec.V)
         h = _start(problem, problem.tensors.h0, tiling)
         for rows, steps in graph.slabs:
             x, _, ends = graph.stages(rows)
-            found = A[rows] if solved is None else None
-            _local(x, spec.scale, graph.parts(rows), P[rows], found)
+            _local(x, spec.scale, graph.parts(rows), P[rows], A[rows] if solves else None)
             states(A[rows], x.w * x.v, ends, h, steps, U[rows], S[rows])
     dh = _start(problem, dht, tiling)
     d = _adjoints(graph)  # by token
@@ -288,14 +241,17 @@ def backward(
         system = System(A[rows], x.w, x.v, U[rows], S[rows])
         with record_function("rewy.reverse_states"):
             corrected = correct(P[rows].mT @ dO, dO, system, ends, dh, steps)
-        found = Chunks(*(None if y is None else torch.empty_like(y) for y in x))
-        whole = x, sums, system, dO, corrected, found
+        adjoints = Chunks(*(None if y is None else torch.empty_like(y) for y in x))
+        whole = x, sums, system, dO, corrected, adjoints
         for part in graph.parts(rows):
             _chunk_gradients(spec.scale, *(_of(part, stage) for stage in whole))
-        for y, out in zip(found, d, strict=True):
-            if y is not None:
-                tiling.put(y, rows, out)
-    return _to_arguments(graph, d, dh)
+        for adjoint, out in zip(adjoints, d, strict=True):
+            if adjoint is not None:
+                tiling.put(adjoint, rows, out)
+    dh0 = problem.tensors.h0
+    if dh0 is not None:
+        dh0 = _finish(problem, dh, tiling).to(dh0.dtype)
+    return to_arguments(problem, graph.active, d, dh0)
 
 
 def _adjoints(graph: Graph) -> Chunks:
@@ -349,50 +305,3 @@ def _chunk_gradients(
             out.g.copy_(gate_reduction(levels, d_from_start, role(x.k, Dk_state, x.g)))
     out.b.copy_(role(x.k, Dbk, x.b))
     out.w.copy_(role(x.v, Y, x.w))
-
-
-def _to_arguments(graph: Graph, d: Chunks, dh0: Tensor) -> Tensors:
-    """Sum over what shares an argument, undo the activations, restore the types."""
-    problem, active = graph.problem, graph.active
-    spec, x = problem
-
-    def ungroup(d: Tensor) -> Tensor:
-        if spec.HV == spec.H:
-            return d
-        return d.unflatten(2, (spec.H, -1)).sum(3)
-
-    dq, dk = ungroup(d.q), ungroup(d.k)
-    if spec.l2norm:
-        dq = activations.l2norm_adjoint(dq, active.q, active.q_rstd)
-        dk = activations.l2norm_adjoint(dk, active.k, active.k_rstd)
-
-    db, dw = d.b, d.w
-    if x.w is None:
-        db, dw = db + dw, None
-    if spec.beta_activation:
-        b = _wide(spec, x.b)
-        db = activations.beta_sigmoid_adjoint(db, b, spec.neg_eigval)
-        if dw is not None:
-            dw = activations.beta_sigmoid_adjoint(dw, _wide(spec, x.w), False)
-
-    dA_log = ddt_bias = None
-    dg = d.g
-    if spec.gate_activation:
-        g, parameters = _wide(spec, x.g), _gate_parameters(problem)
-        dg, dA = activations.gate_adjoint(dg, g, *parameters, spec.lower_bound)
-        if x.A_log is not None:
-            dA_log = dA.sum((0, 1, 3)).to(x.A_log.dtype)
-        if x.dt_bias is not None:
-            ddt_bias = dg.sum((0, 1)).reshape(x.dt_bias.shape).to(x.dt_bias.dtype)
-
-    return Tensors(
-        q=dq.to(x.q.dtype),
-        k=dk.to(x.k.dtype),
-        v=d.v.to(x.v.dtype),
-        g=None if dg is None else dg.to(x.g.dtype),
-        b=db.to(x.b.dtype),
-        w=None if dw is None else dw.to(x.w.dtype),
-        h0=None if x.h0 is None else _finish(problem, dh0, graph.tiling).to(x.h0.dtype),
-        A_log=dA_log,
-        dt_bias=ddt_bias,
-    )
