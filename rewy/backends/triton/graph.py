@@ -82,8 +82,9 @@ def forward(problem: Problem) -> tuple[Tensor, Tensor | None, Saved]:
     run = Run(problem)
     A, P = _solve_stage(run, None)
     local, _ = _local_stage(run, A, P, True, None)
-    U, S, ht = found = _new_states(run, problem.spec.output_final_state)
+    U, S, ht = found = _new_states(run, local.U_hat, problem.spec.output_final_state)
     _state_passes(run, forward=(local, found))
+    del local  # its memory is wanted
     o = _output_stage(run, P, U, S)
     if problem.spec.policy == "save":
         return o, ht, Saved(A, P if run.gate == CHANNEL else None, U, S)
@@ -103,10 +104,11 @@ def backward(problem: Problem, saved: Saved, do: Tensor | None, dht: Tensor | No
     local, adjoint = _local_stage(run, A, P, recompute, do)
     again = None
     if recompute:
-        again = local, _new_states(run, False)
+        again = local, _new_states(run, local.U_hat, False)
         U, S, _ = again[1]
-    Y, dS, dh0 = found = _new_states(run, problem.tensors.h0 is not None)
+    Y, dS, dh0 = found = _new_states(run, adjoint.Y_hat, problem.tensors.h0 is not None)
     _state_passes(run, again, (adjoint, found), do, dht)
+    del local, adjoint, again, P  # their memory is wanted
     return finish(problem, run.active, _gradient_stage(run, do, U, S, Y, dS, dh0))
 
 
@@ -162,11 +164,13 @@ def _local_stage(
     return local, adjoint
 
 
-def _new_states(run: Run, want_last: bool) -> States:
-    """Room for what a state pass leaves."""
+def _new_states(run: Run, rows: Tensor, want_last: bool) -> States:
+    """Room for what a state pass leaves: ``rows`` are U_hat or Y_hat, which U or Y takes the place
+    of, each tile read by the program that then writes it.
+    """
     t = run.tiles
     last = run.state() if want_last else None
-    return States(run.by_chunk(t.C, t.VP), run.by_chunk(t.KP, t.VP), last)
+    return States(rows, run.by_chunk(t.KP, t.VP), last)
 
 
 def _state_passes(

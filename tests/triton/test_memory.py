@@ -1,0 +1,86 @@
+"""What a backward has in use at once: allocations are counted and nothing is started."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+pytest.importorskip("triton")
+
+from properties.case import OPERATORS
+from rewy.backends.triton import gates, graph, run
+from rewy.problem import Problem
+from tests.triton.compiling import launches, problem
+
+SIZE = 128  # K = V, H = HV = 2, two chunks of 64
+TOKENS = 128
+
+
+class InUse(TorchDispatchMode):
+    """Counts the bytes that are allocated inside and not given back, and the most there were."""
+
+    def __init__(self):
+        super().__init__()
+        self.now = self.most = 0
+
+    def _back(self, size: int) -> None:
+        self.now -= size
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        if func.overloadpacket.__name__.startswith(("empty", "new_empty", "zeros")):
+            for x in tree_leaves(found):
+                self.now += x.nbytes
+                weakref.finalize(x, self._back, x.nbytes)
+            self.most = max(self.most, self.now)
+        return found
+
+
+def _training(operator: str, policy: str) -> Problem:
+    given = problem(operator, torch.bfloat16, SIZE, SIZE, 64, groups=1, policy=policy)
+    tensors = [None if x is None or x.dim() < 2 else x[:, :TOKENS] for x in given.tensors]
+    tensors[given.tensors._fields.index("h0")] = None
+    spec = replace(given.spec, T=TOKENS, sequence_starts=(0, TOKENS), output_final_state=False)
+    return Problem(spec, type(given.tensors)(*tensors))
+
+
+# In tensors of the size of v. 'recompute', before the gradients: W_hat, U, S (2), K_hat, Q_g, K_b,
+# Y, dS (2); beside a channel gate G (2), K_t, A and P.
+@pytest.mark.parametrize(
+    ("operator", "policy", "most"),
+    [
+        ("delta_rule", "recompute", 10),
+        ("delta_rule", "save", 6),
+        ("gated_delta_rule", "recompute", 10),
+        ("gated_delta_rule", "save", 6),
+        ("kda", "recompute", 18),
+        ("kda", "save", 15),
+    ],
+)
+def test_a_backward_holds_no_more_than_it_needs(operator, policy, most, monkeypatch):
+    given = _training(operator, policy)
+    for module in (run, gates):
+        monkeypatch.setattr(module, "start", lambda *_: None)
+    _, _, saved = graph.forward(given)
+    do = torch.zeros_like(given.tensors.v)
+    with InUse() as use:
+        graph.backward(given, saved, do, None)
+    assert use.most / do.nbytes == pytest.approx(most, abs=0.2)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_residuals_take_the_place_of_their_halves(operator):
+    passes = [
+        dict(zip(launch.kernel.arg_names, launch.arguments, strict=False)) | launch.constants
+        for launch in launches(problem(operator, torch.bfloat16, SIZE, SIZE, 64))
+        if launch.kernel.__name__ == "_passes"
+    ]
+    assert passes
+    for given in passes:
+        assert not given["FORWARD"] or given["U"] is given["U_hat"]
+        assert not given["REVERSE"] or given["Y"] is given["Y_hat"]
