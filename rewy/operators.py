@@ -48,8 +48,9 @@ Arguments common to all
     check_values: check values (g <= 0) also on devices, where that means waiting for them; on the
         CPU they are always checked. Shapes, types, devices and options are checked everywhere.
     backend: 'eager', the graph in PyTorch on any device; 'triton', kernels for NVIDIA GPUs (no
-        float64); 'naive', the seven-product backward, for comparison; None: 'triton' on NVIDIA GPUs
-        where it can, else 'eager', with a warning once where kernels were to be expected.
+        float64; an A100's shared memory or more); 'naive', the seven-product backward, for
+        comparison; None: 'triton' on NVIDIA GPUs where it can, else 'eager', with a warning once
+        where kernels were to be expected.
 
 Returns ``(o, final_state)``: ``[B, T, HV, V]`` in q's type, ``[N, HV, K, V]`` float32 (float64 for
 float64) or None. Every tensor argument gets a gradient, through both results; second derivatives

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -15,16 +18,45 @@ from properties.implementations.base import TorchOperators
 
 
 class Ours(TorchOperators):
-    """One backend and policy of rewy, or of a copy of it to plant faults in."""
+    """One backend and policy of rewy, or of a copy of it to plant faults in.
+
+    ``by_step``: the eager graph takes each step as a slab of its own; on a CPU slabs are otherwise
+    larger than most cases that are drawn.
+    """
 
     checks_arguments = True
 
-    def __init__(self, name: str, backend: str, policy: str, module: ModuleType = rewy):
+    def __init__(
+        self,
+        name: str,
+        backend: str,
+        policy: str,
+        module: ModuleType = rewy,
+        by_step: bool = False,
+    ):
         super().__init__(name, module, backend=backend, disable_recompute=policy == "save")
-        self.backend, self.policy = backend, policy
+        self.backend, self.policy, self.by_step = backend, policy, by_step
 
     def with_other_policy(self) -> Ours:
-        return Ours(*self._other(), self.module)
+        return Ours(*self._other(), self.module, self.by_step)
+
+    @contextmanager
+    def _slabs(self) -> Iterator[None]:
+        graph = sys.modules[f"{self.module.__name__}.backends.eager.graph"]
+        before = graph.SLAB
+        graph.SLAB = 1 if self.by_step else before
+        try:
+            yield
+        finally:
+            graph.SLAB = before
+
+    def run(self, *arguments: Any, **options: Any) -> Any:
+        with self._slabs():
+            return super().run(*arguments, **options)
+
+    def call(self, *arguments: Any, **options: Any) -> Any:
+        with self._slabs():
+            return super().call(*arguments, **options)
 
     def _other(self) -> tuple[str, str, str]:
         other = "recompute" if self.policy == "save" else "save"
@@ -62,8 +94,8 @@ def eager(module: ModuleType = rewy) -> list[Ours]:
     """The eager implementations; ``recompute`` first, the default policy."""
     return [
         Ours("eager", "eager", "recompute", module),
-        Ours("eager-save", "eager", "save", module),
-        Ours("naive", "naive", "recompute", module),
+        Ours("eager-save", "eager", "save", module, by_step=True),
+        Ours("naive", "naive", "recompute", module, by_step=True),
     ]
 
 

@@ -235,4 +235,31 @@ FAULTS = (
         "            states(A[rows], x.w * x.v, ends, h, steps, U[rows], S[rows])\n",
         ("delta_rule",),
     ),
+    Fault(
+        "slabs-not-in-reverse",
+        "slabs",
+        GRAPH,
+        "    for rows, steps in reversed(graph.slabs):\n",
+        "    for rows, steps in graph.slabs:\n",
+        implementation="eager-save",
+    ),
+    Fault(
+        "slab-put-where-the-first-lies",
+        "slabs",
+        TILING,
+        "        some, out = slice(rows.start * self.C, rows.stop * self.C), "
+        "out.view(B * T, HV, D)\n",
+        "        out = out.view(B * T, HV, D)\n"
+        "        some = slice(0, (rows.stop - rows.start) * self.C)\n",
+        implementation="eager-save",
+    ),
+    Fault(
+        "slab-recomputed-from-the-first-states",
+        "slabs",
+        GRAPH,
+        "            states(A[rows], x.w * x.v, ends, h, steps, U[rows], S[rows])\n",
+        "            h = _start(problem, problem.tensors.h0, tiling)\n"
+        "            states(A[rows], x.w * x.v, ends, h, steps, U[rows], S[rows])\n",
+        implementation="naive",
+    ),
 )

@@ -19,7 +19,7 @@ from rewy.backends.triton.activation import Gate, strengths, strengths_adjoint
 
 INF = float("inf")
 RAW = [-INF, -1e30, -300.0, -90.0, -41.0, -39.0, -1.0, -1e-6, 0.0, 1e-6, 0.3, 7.0, 80.0, 1e30, INF]
-A_LOGS = [-300.0, -90.0, -3.0, 0.0, 2.0, 80.0, 200.0]
+A_LOGS = [-300.0, -90.0, -3.0, 0.0, 2.0, 80.0, 88.6, 200.0]
 # Largest relative error of a number: float64 rounded to float32, and float32's exponential, which
 # errs by what rounding its argument does, and is 0 below 1e-38.
 LIMITS = {True: 1.2e-7, False: 2e-5}
@@ -43,7 +43,7 @@ def gates(device: str, wide: bool, bound: float | None, has_A: bool, bias: float
     x = x[:, None, None].expand(-1, HV, D).contiguous()[None]
     A_log = torch.tensor(A_LOGS) if has_A else None
     dt_bias = None if bias is None else bias * torch.randn(HV * D)
-    dg = torch.randn(x.shape)
+    dg = 0.1 * torch.randn(x.shape)  # with A_log = 88.6 a factor of it alone overflows
     exact = [
         x.double(),
         None if A_log is None else A_log.double()[:, None],

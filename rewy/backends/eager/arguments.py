@@ -13,10 +13,13 @@ from rewy.problem import Problem, Spec, Tensors
 
 
 class Active(NamedTuple):
-    """The recurrence's inputs, activated, in the compute type, and what their adjoints need."""
+    """The recurrence's inputs, activated, contiguous and, but for v, in the compute type; and what
+    their adjoints need.
+    """
 
     q: Tensor
     k: Tensor
+    v: Tensor
     g: Tensor | None
     b: Tensor
     w: Tensor
@@ -40,7 +43,7 @@ def activate(problem: Problem) -> Active:
         shared = w is b
         b = activations.beta_sigmoid(b, spec.neg_eigval)
         w = b if shared else activations.beta_sigmoid(w, False)
-    return Active(q, k, g, b, w, q_rstd, k_rstd)
+    return Active(q, k, x.v.contiguous(), g, b, w, q_rstd, k_rstd)
 
 
 def _wide(spec: Spec, x: Tensor) -> Tensor:

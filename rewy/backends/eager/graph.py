@@ -48,7 +48,7 @@ def _tile(problem: Problem, active: Active, tiling: Tiling, rows: slice) -> Chun
     g = None if active.g is None else chunks(active.g)
     b = chunks(active.b)
     w = b if active.w is active.b else chunks(active.w)
-    return Chunks(chunks(active.q), chunks(active.k), chunks(problem.tensors.v), g, b, w)
+    return Chunks(chunks(active.q), chunks(active.k), chunks(active.v), g, b, w)
 
 
 def _scores(x: Chunks, scale: float, want_L: bool) -> tuple[Tensor, Tensor | None]:
@@ -94,6 +94,7 @@ class Graph:
         self.tiling = _tiling(problem)
         self.active = activate(problem)
         self.slabs = self._slabs()
+        self._whole: tuple[Chunks, GateSums | None, Decayed] | None = None
 
     def _slabs(self) -> list[tuple[slice, list[slice]]]:
         size = self._slab_size()
@@ -120,11 +121,16 @@ class Graph:
         return [slice(first, min(first + size, count)) for first in range(0, count, size)]
 
     def stages(self, rows: slice) -> tuple[Chunks, GateSums | None, Decayed]:
-        """What forward and backward both form first, of some chunks."""
+        """What forward and backward both form first, of some chunks; kept where these are all."""
+        if self._whole is not None:
+            return self._whole
         x = _tile(self.problem, self.active, self.tiling, rows)
         with record_function("rewy.gate_sums"):
             sums = gate_sums(x.g)
-        return x, sums, decayed(x, sums, self.spec.scale)
+        found = x, sums, decayed(x, sums, self.spec.scale)
+        if len(self.slabs) == 1:
+            self._whole = found
+        return found
 
     def by_chunk(self, *sizes: int) -> Tensor:
         """An uninitialised ``[M, HV, *sizes]`` in the compute type."""
@@ -230,6 +236,7 @@ def backward(
             x, _, ends = graph.stages(rows)
             _local(x, spec.scale, graph.parts(rows), P[rows], A[rows] if solves else None)
             states(A[rows], x.w * x.v, ends, h, steps, U[rows], S[rows])
+    do = None if do is None else do.contiguous()
     dh = _start(problem, dht, tiling)
     d = _adjoints(graph)  # by token
     for rows, steps in reversed(graph.slabs):

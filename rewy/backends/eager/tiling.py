@@ -54,6 +54,7 @@ class Tiling:
             self._token = torch.full((self.M * self.C,), -1, device="cpu")
             self._token[slot] = torch.arange(slot.numel(), device="cpu")
         self._device = device
+        self._places: dict[tuple[int, int], tuple[Tensor, Tensor | None, Tensor]] = {}
         sorted_already = bool((order == torch.arange(len(order), device="cpu")).all())
         self._order = None if sorted_already else order.to(device)
         self._rank = None if sorted_already else rank.to(device)
@@ -68,9 +69,10 @@ class Tiling:
         if self._token is None:
             x = x[some]
         else:
-            token = self._token[some].to(self._device)
+            token, inside, _ = self._place(some)
             x = x.index_select(0, token.clamp(min=0))
-            x.masked_fill_((token < 0)[:, None, None], 0)
+            if inside is not None:
+                x.masked_fill_((token < 0)[:, None, None], 0)
         n = self._heads // H
         x = x.view(-1, self.C, H, 1, D).expand(-1, -1, -1, n, -1).permute(0, 2, 3, 1, 4)
         # Contiguous, so that products round alike for every layout.
@@ -86,12 +88,23 @@ class Tiling:
         if self._token is None:
             out[some].view(x.shape).copy_(x)
             return
-        token = self._token[some]
-        inside = (token >= 0).nonzero()[:, 0]
+        _, inside, there = self._place(some)
         x = x.reshape(-1, HV, D)
-        if len(inside) < len(token):
-            x = x.index_select(0, inside.to(self._device))
-        out.index_copy_(0, token[inside].to(self._device), x)
+        out.index_copy_(0, there, x if inside is None else x.index_select(0, inside))
+
+    def _place(self, some: slice) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Of some rows, on the device: the token of each or -1; which rows have one, None for all;
+        and their tokens.
+        """
+        key = some.start, some.stop
+        if key not in self._places:
+            token = self._token[some]
+            inside = (token >= 0).nonzero()[:, 0]
+            there = token[inside].to(self._device)
+            whole = len(inside) == len(token)
+            inside = None if whole else inside.to(self._device)
+            self._places[key] = there if whole else token.to(self._device), inside, there
+        return self._places[key]
 
     def sort(self, states: Tensor) -> Tensor:
         """States ``[N, ...]`` from the caller's order to longest first; always a copy."""

@@ -132,8 +132,9 @@ def _gate_adjoint(
             z = _argument(xt, A, HAS_A)
             slope, log_slope = _sigmoid(z) * _sigmoid(-z), _log_sigmoid(z) + _log_sigmoid(-z)
             size = tl.abs(xt)
-            by_x = lower_bound * _times_exp(A, slope, log_slope, HAS_A)
-            by_A = lower_bound * _times_exp(A, slope * size, log_slope + tl.log(size), HAS_A)
+            d *= lower_bound  # first: the other factor may be as large as float32 holds
+            by_x = _times_exp(A, slope, log_slope, HAS_A)
+            by_A = _times_exp(A, slope * size, log_slope + tl.log(size), HAS_A)
             by_A = tl.where(tl.abs(z) < float("inf"), by_A, 0)  # saturated, whatever the factor
             by_A = tl.where(xt < 0, -by_A, by_A)
         else:

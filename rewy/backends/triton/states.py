@@ -70,7 +70,9 @@ def _states(
     HAS_STATE, V_FIRST, FINAL, OP: tl.constexpr,
     PREC: tl.constexpr, PACKED,
 ):  # fmt: skip
-    """``U = U_hat - W_hat S_0``, ``S_1 = exp(G_C) S_0 + K_t^T U``, chunk after chunk."""
+    """``U = U_hat - W_hat S_0``, ``S_1 = exp(G_C) S_0 + K_t^T U``, chunk after chunk. U may be
+    where U_hat is: a tile is read before it is written.
+    """
     first, chunks, start, tokens = _sequence(n, starts, firsts, T, NT, PACKED)
     r, d, e = tl.arange(0, C), tl.arange(0, KP), vt * BV + tl.arange(0, BV)
     at, inside = _state_tile(h0, n, h, HV, K, V, d, e, V_FIRST, HAS_STATE)
@@ -110,7 +112,7 @@ def _reverse_states(
     PREC: tl.constexpr, PACKED,
 ):  # fmt: skip
     """``Y = Y_hat + K_hat dS_1``, ``dS_0 = exp(G_C) dS_1 + Q_g^T dO - K_b^T Y``, last chunk first,
-    with ``Q_g = scale Q * exp(G)``.
+    with ``Q_g = scale Q * exp(G)``. Y may be where Y_hat is, as above.
     """
     first, chunks, start, tokens = _sequence(n, starts, firsts, T, NT, PACKED)
     r, d, e = tl.arange(0, C), tl.arange(0, KP), vt * BV + tl.arange(0, BV)
