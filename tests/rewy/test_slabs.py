@@ -35,12 +35,18 @@ def test_slabs_change_nothing(operator, backend, policy, packed, monkeypatch):
             torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
 
 
-def test_what_lies_in_another_layout_is_copied_once(monkeypatch):
-    monkeypatch.setattr(graph, "SLAB", 1)
-    x = {name: y.detach() for name, y in make_inputs("delta_rule", 128, B=2).items()}
-    x["v"] = x["v"].transpose(1, 2).contiguous().transpose(1, 2)
+def test_what_lies_in_another_layout_is_copied_once_each_way(monkeypatch):
+    monkeypatch.setattr(graph, "SLAB", 1)  # eight slabs
+
+    def other(x):
+        return x.detach().transpose(1, 2).contiguous().transpose(1, 2)
+
+    x = make_inputs("delta_rule", 128, B=2)
+    x["v"] = other(x["v"]).requires_grad_()
+    do = other(torch.randn_like(x["v"]))
     with torch.profiler.profile(record_shapes=True) as profile:
-        call("delta_rule", "chunk", x, chunk_size=16)
-    whole = list(x["v"].shape)
+        o, _ = call("delta_rule", "chunk", x, chunk_size=16, output_final_state=False)
+        torch.autograd.grad(o, x["v"], do)
+    whole = list(do.shape)
     copies = [e for e in profile.events() if e.name == "aten::copy_" and e.input_shapes[0] == whole]
-    assert len(copies) == 1
+    assert len(copies) == 3  # v forward, v and do backward
