@@ -20,9 +20,9 @@ from rewy.backends.triton.common import (
 def _channel_scores(
     q, k, b, G, P, L, table, scale, T, NT,
     H, HV, K, C: tl.constexpr, KP, ROWS: tl.constexpr, BK: tl.constexpr,
-    B_CHANNEL: tl.constexpr, SOLVE: tl.constexpr, OP: tl.constexpr, PREC: tl.constexpr, PACKED,
+    B_CHANNEL: tl.constexpr, OP: tl.constexpr, PREC: tl.constexpr, PACKED,
 ):  # fmt: skip
-    """ROWS rows of P, with its diagonal, and where ``SOLVE`` of L, without; 0 above it."""
+    """ROWS rows of P, with its diagonal, and of L, without; 0 above it."""
     N: tl.constexpr = C // ROWS
     block, pid = tl.program_id(0) % N, tl.program_id(0) // N
     chunk, h, start, rows = place(pid, HV, table, T, NT, C, PACKED)
@@ -46,13 +46,11 @@ def _channel_scores(
             source = tl.trans(source.to(OP))
             qt = load_tokens(q, start, rows, hk, H, r, d, K).to(tl.float32)
             Pt = dot(qt * down, source, Pt, OP, PREC)
-            if SOLVE:
-                kt = load_tokens(k, start, rows, hk, H, r, d, K).to(tl.float32)
-                kt = erase_keys(b, kt, start, rows, h, HV, r, d, K, B_CHANNEL)
-                Lt = dot(kt * down, source, Lt, OP, PREC)
+            kt = load_tokens(k, start, rows, hk, H, r, d, K).to(tl.float32)
+            kt = erase_keys(b, kt, start, rows, h, HV, r, d, K, B_CHANNEL)
+            Lt = dot(kt * down, source, Lt, OP, PREC)
         tl.store(tile(P, chunk, C, C, r, c), (Pt * scale).to(P.dtype.element_ty))
-        if SOLVE:
-            tl.store(tile(L, chunk, C, C, r, c), Lt * erase[:, None])
+        tl.store(tile(L, chunk, C, C, r, c), Lt * erase[:, None])
 
     Pt, Lt = zero, zero
     own = tl.zeros([ROWS], dtype=tl.float32)
@@ -70,15 +68,12 @@ def _channel_scores(
             late = ((i & half) != 0)[:, None]
             x = (tl.where(late, qt, kt) * e).to(OP)  # a later half's queries, an earlier one's keys
             Pt += tl.where(pairs, dot(x, tl.trans(x), zero, OP, PREC), 0.0)
-            if SOLVE:
-                x = (tl.where(late, bk, kt) * e).to(OP)
-                Lt += tl.where(pairs, dot(x, tl.trans(x), zero, OP, PREC), 0.0)
+            x = (tl.where(late, bk, kt) * e).to(OP)
+            Lt += tl.where(pairs, dot(x, tl.trans(x), zero, OP, PREC), 0.0)
     Pt = tl.where(i[:, None] == i[None, :], own[:, None], Pt)
     tl.store(tile(P, chunk, C, C, r, r), (Pt * scale).to(P.dtype.element_ty))
-    if SOLVE:
-        tl.store(tile(L, chunk, C, C, r, r), Lt * erase[:, None])
+    tl.store(tile(L, chunk, C, C, r, r), Lt * erase[:, None])
     for other in range(block + 1, N):
         c = other * ROWS + i
         tl.store(tile(P, chunk, C, C, r, c), zero.to(P.dtype.element_ty))
-        if SOLVE:
-            tl.store(tile(L, chunk, C, C, r, c), zero)
+        tl.store(tile(L, chunk, C, C, r, c), zero)

@@ -50,13 +50,20 @@ def config(
     if kernel == "passes" and narrow:
         if KP == 256:  # three tiles of 32 KB a stage
             found = found._replace(BV=16, stages=2)
-        elif columns * (VP // 64) >= MULTIPROCESSORS:
+        elif fills_the_gpu(columns, VP):
             found = found._replace(BV=64)
     if kernel == "gradients" and narrow and (VP > BV or not known):
         found = found._replace(stages=3)
     if operand == "tf32" or (C < 64 and narrow):
         found = found._replace(warps=min(warps, 2))
     return found
+
+
+def fills_the_gpu(columns: int, VP: int) -> bool:
+    """Whether state passes of that many sequences and heads, 64 value channels a program, leave no
+    multiprocessor without work.
+    """
+    return columns * (VP // 64) >= MULTIPROCESSORS
 
 
 MULTIPROCESSORS = 128  # about as many as the GPUs have that these were tried on
@@ -67,7 +74,7 @@ _BFLOAT16 = {
     "channel_gradients": (64, 128, 4, 2),
     "channel_reduction": (32, 0, 4, 2),
     "scores": (64, 0, 4, 3),
-    "solve": (0, 0, 2, 2),
+    "solve": (0, 0, 1, 2),
     "local": (64, 128, 4, 3),
     "local_both": (128, 128, 8, 2),
     ("local_adjoint", 0): (128, 128, 4, 2),

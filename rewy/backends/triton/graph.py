@@ -17,7 +17,7 @@ from rewy.backends.triton.channel import rows_a_program
 from rewy.backends.triton.channel_gradients import _channel_gradients, _channel_reduction
 from rewy.backends.triton.channel_scores import _channel_scores
 from rewy.backends.triton.common import CHANNEL, HEAD
-from rewy.backends.triton.configs import Config
+from rewy.backends.triton.configs import Config, fills_the_gpu
 from rewy.backends.triton.correction import _correction
 from rewy.backends.triton.decode import _decode
 from rewy.backends.triton.gradients import _gradients
@@ -32,10 +32,11 @@ from rewy.problem import Problem, Tensors
 
 
 class Saved(NamedTuple):
-    """Kept beside the inputs: A under both policies, the rest under 'save' alone.
+    """Kept beside the inputs: A and, with a channel gate, P under both policies, the rest under
+    'save' alone.
 
-    A: ``[M, HV, C, C]``; P, with a channel gate, likewise; U: ``[M, HV, C, VP]``; S, the states
-    before each chunk: ``[M, HV, KP, VP]``.
+    A, P: ``[M, HV, C, C]``; U: ``[M, HV, C, VP]``; S, the states before each chunk:
+    ``[M, HV, KP, VP]``.
     """
 
     A: Tensor | None
@@ -58,13 +59,15 @@ class Local(NamedTuple):
 class Adjoint(NamedTuple):
     """The halves of the residual system's adjoint, ``Y = Y_hat + K_hat dS_1``, by chunk.
 
-    Q_g, scaled, and K_b are the decayed queries and erase keys.
+    Q_g, scaled, and K_b are the decayed queries and erase keys. Where a row's keys have one factor,
+    b_g, ``[M, HV, C]`` float32, is there in K_b's place: ``K_b = b_g * K``.
     """
 
     Y_hat: Tensor
     K_hat: Tensor
     Q_g: Tensor
-    K_b: Tensor
+    K_b: Tensor | None
+    b_g: Tensor | None
 
 
 class States(NamedTuple):
@@ -80,15 +83,14 @@ class States(NamedTuple):
 def forward(problem: Problem) -> tuple[Tensor, Tensor | None, Saved]:
     """Outputs ``[B, T, HV, V]`` in q's type, final states or None, and what is kept."""
     run = Run(problem)
-    A, P = _solve_stage(run, None)
+    A, P = _solve_stage(run)
     local, _ = _local_stage(run, A, P, True, None)
     U, S, ht = found = _new_states(run, local.U_hat, problem.spec.output_final_state)
     _state_passes(run, forward=(local, found))
     del local  # its memory is wanted
     o = _output_stage(run, P, U, S)
-    if problem.spec.policy == "save":
-        return o, ht, Saved(A, P if run.gate == CHANNEL else None, U, S)
-    return o, ht, Saved(A, None, None, None)
+    P = P if run.gate == CHANNEL else None
+    return o, ht, Saved(A, P, U, S) if problem.spec.policy == "save" else Saved(A, P, None, None)
 
 
 def backward(problem: Problem, saved: Saved, do: Tensor | None, dht: Tensor | None) -> Tensors:
@@ -99,8 +101,8 @@ def backward(problem: Problem, saved: Saved, do: Tensor | None, dht: Tensor | No
     A, P, U, S = saved
     do = torch.zeros_like(run.active.v) if do is None else do.contiguous()
     recompute = U is None
-    if A is None or (recompute and run.gate == CHANNEL):  # A is None where the forward decoded
-        A, P = _solve_stage(run, A)
+    if A is None:  # the forward decoded
+        A, P = _solve_stage(run)
     local, adjoint = _local_stage(run, A, P, recompute, do)
     again = None
     if recompute:
@@ -112,23 +114,20 @@ def backward(problem: Problem, saved: Saved, do: Tensor | None, dht: Tensor | No
     return finish(problem, run.active, _gradient_stage(run, do, U, S, Y, dS, dh0))
 
 
-def _solve_stage(run: Run, A: Tensor | None) -> tuple[Tensor, Tensor]:
-    """A, solved for unless it is there, and P."""
+def _solve_stage(run: Run) -> tuple[Tensor, Tensor]:
+    """A and P."""
     x, t, spec, chunks = run.active, run.tiles, run.spec, run.tiles.M * run.spec.HV
-    P = run.by_chunk(t.C, t.C)
-    L = None if A is not None else run.by_chunk(t.C, t.C, dtype=torch.float32)
-    name, kernel, blocks, more = "scores", _scores, 1, {}
+    A, P = run.by_chunk(t.C, t.C), run.by_chunk(t.C, t.C)
+    L = run.by_chunk(t.C, t.C, dtype=torch.float32)
+    name, kernel, blocks = "scores", _scores, 1
     if run.gate == CHANNEL:
         name, kernel, blocks = "channel_scores", _channel_scores, t.C // rows_a_program(t.C)
-        more = {"SOLVE": A is None}
     run.launch(
         kernel, chunks * blocks, run.config(name),
-        x.q, x.k, x.b, run.G, P, L, t.table, spec.scale, spec.T, t.NT, **more,
+        x.q, x.k, x.b, run.G, P, L, t.table, spec.scale, spec.T, t.NT,
     )  # fmt: skip
-    if A is None:
-        A = run.by_chunk(t.C, t.C)
-        precision = "ieee" if run.operand == "ieee" else "tf32x3"
-        run.launch(_solve, chunks, run.config("solve"), L, A, SOLVE_PREC=precision)
+    precision = "ieee" if run.operand == "ieee" else "tf32x3"
+    run.launch(_solve, chunks, run.config("solve"), L, A, SOLVE_PREC=precision)
     return A, P
 
 
@@ -143,13 +142,16 @@ def _local_stage(
     adjoint; both are of Nones else. P is wanted for the adjoint beside a channel gate.
     """
     x, t, spec = run.active, run.tiles, run.spec
-    local, adjoint = Local(None, None, None), Adjoint(None, None, None, None)
+    local, adjoint = Local(None, None, None), Adjoint(*(5 * [None]))
     if forward:
         K_t = run.by_chunk(t.C, t.KP) if run.gate == CHANNEL else None
         local = Local(run.by_chunk(t.C, t.KP), run.by_chunk(t.C, t.VP), K_t)
     if do is not None:
-        keys = (run.by_chunk(t.C, t.KP) for _ in range(3))
-        adjoint = Adjoint(run.by_chunk(t.C, t.VP), *keys)
+        halves = run.by_chunk(t.C, t.VP), run.by_chunk(t.C, t.KP), run.by_chunk(t.C, t.KP)
+        if run.gate == CHANNEL or run.b_channel:
+            adjoint = Adjoint(*halves, run.by_chunk(t.C, t.KP), None)
+        else:
+            adjoint = Adjoint(*halves, None, run.by_chunk(t.C, dtype=torch.float32))
     uses = [(forward, do is not None)]
     # With a gate a head a backward took 1.03 ms with one kernel for both and 0.94 with two (H200,
     # B8 T2048, in different runs).
@@ -160,6 +162,7 @@ def _local_stage(
             _local, t.M * spec.HV, run.config(LOCAL[use]),
             x.q, x.k, x.v, x.b, x.w, do, run.G, A, P, *local, *adjoint, t.table, spec.scale,
             spec.T, t.NT, FORWARD=use[0], REVERSE=use[1],
+            FACTOR=adjoint.b_g is not None,
         )  # fmt: skip
     return local, adjoint
 
@@ -180,21 +183,27 @@ def _state_passes(
     do: Tensor | None = None,
     dht: Tensor | None = None,
 ) -> None:
-    """The passes asked for, side by side where there are two: inputs and where results go."""
+    """The passes asked for: inputs and where results go. Two go side by side unless either fills
+    the GPU: then it is faster without the other (H200, GDN, B8 T2048: 0.27 ms, not 0.32).
+    """
     x, t, spec, c = run.active, run.tiles, run.spec, run.config("passes")
+    if forward and reverse and fills_the_gpu(spec.N * spec.HV, t.VP):
+        _state_passes(run, forward)
+        _state_passes(run, None, reverse, do, dht)
+        return
     h0 = run.problem.tensors.h0
     h0, dht = (None if s is None else s.contiguous() for s in (h0, dht))
     W_hat, U_hat, K_t = forward[0] if forward else Local(*(3 * [None]))
     U, S, ht = forward[1] if forward else (None, None, None)
-    Y_hat, K_hat, Q_g, K_b = reverse[0] if reverse else Adjoint(*(4 * [None]))
+    Y_hat, K_hat, Q_g, K_b, b_g = reverse[0] if reverse else Adjoint(*(5 * [None]))
     Y, dS, dh0 = reverse[1] if reverse else (None, None, None)
     passes = (forward is not None) + (reverse is not None)
     run.launch(
         _passes, passes * spec.N * spec.HV * (t.VP // c.BV), c,
-        x.k, do, run.G, W_hat, U_hat, K_t, h0, S, U, ht, Y_hat, K_hat, Q_g, K_b, dht, dS, Y, dh0,
-        t.starts, t.firsts, spec.T, t.NT,
+        x.k, do, run.G, W_hat, U_hat, K_t, h0, S, U, ht, Y_hat, K_hat, Q_g, K_b, b_g, dht, dS, Y,
+        dh0, t.starts, t.firsts, spec.T, t.NT,
         FORWARD=forward is not None, REVERSE=reverse is not None, HAS_STATE=int(h0 is not None),
-        FINAL=int(ht is not None), HAS_DHT=int(dht is not None),
+        FINAL=int(ht is not None), HAS_DHT=int(dht is not None), FACTOR=b_g is not None,
     )  # fmt: skip
 
 

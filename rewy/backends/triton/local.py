@@ -60,15 +60,16 @@ def _sums(G, chunk, r, d, GATE: tl.constexpr, C: tl.constexpr, KP):
 
 @triton.jit(do_not_specialize=["T", "NT", "PACKED", "scale", "H", "HV", "K", "V"])
 def _local(
-    q, k, v, b, w, do, G, A, P, W_hat, U_hat, K_t, Y_hat, K_hat, Q_g, K_b, table, scale, T, NT,
+    q, k, v, b, w, do, G, A, P, W_hat, U_hat, K_t, Y_hat, K_hat, Q_g, K_b, b_g, table, scale, T, NT,
     H, HV, K, V, C: tl.constexpr,
     KP, VP, BK: tl.constexpr, BV: tl.constexpr, GATE: tl.constexpr,
-    FORWARD: tl.constexpr, REVERSE: tl.constexpr,
+    FORWARD: tl.constexpr, REVERSE: tl.constexpr, FACTOR: tl.constexpr,
     B_CHANNEL: tl.constexpr, W_CHANNEL: tl.constexpr, OP: tl.constexpr, PREC: tl.constexpr,
     PACKED,
 ):  # fmt: skip
-    """``FORWARD``: W_hat, U_hat and, with a channel gate, K_t. ``REVERSE``: Y_hat, K_hat and the
-    decayed queries and erase keys. A backward that recomputes wants both, of the same keys.
+    """``FORWARD``: W_hat, U_hat and, with a channel gate, K_t. ``REVERSE``: Y_hat, K_hat, the
+    decayed queries and the decayed erase keys or, if ``FACTOR``, by what each row of keys is
+    multiplied for them. A backward that recomputes wants both, of the same keys.
 
     P is read with a channel gate; else it costs less to multiply out anew, as its transpose, which
     is what is wanted here.
@@ -96,7 +97,8 @@ def _local(
             W = _unit_dot(At, kb, r, OP, PREC)
             tl.store(tile(W_hat, chunk, C, KP, r, d), W.to(W_hat.dtype.element_ty))
         if REVERSE:
-            tl.store(tile(K_b, chunk, C, KP, r, d), kb.to(K_b.dtype.element_ty))
+            if not FACTOR:
+                tl.store(tile(K_b, chunk, C, KP, r, d), kb.to(K_b.dtype.element_ty))
             qg = load_tokens(q, start, rows, hk, H, r, d, K).to(tl.float32) * scale
             if GATE > 0:
                 qg *= decay(Gt)
@@ -106,6 +108,11 @@ def _local(
             X = _unit_dot(AT, k_t, r, OP, PREC)
             tl.store(tile(K_hat, chunk, C, KP, r, d), X.to(K_hat.dtype.element_ty))
     if REVERSE:
+        if FACTOR:
+            factor = load_rows(b, start, rows, h, HV, r)
+            if GATE == 1:
+                factor *= decay(tl.load(G + chunk * C + r))
+            tl.store(b_g + chunk * C + r, factor)
         if GATE == 2:
             PT = tl.load(tile_t(P, chunk, C, C, r, r)).to(tl.float32)
         else:

@@ -9,47 +9,85 @@ from rewy.backends.triton.common import tile
 
 
 @triton.jit
-def _join(A, L, i, j, s: tl.constexpr):
+def _block(x, chunk, n, m, C: tl.constexpr):
+    """Addresses of the ``[16, 16]`` block in block row n and block column m."""
+    i = tl.arange(0, 16)
+    return tile(x, chunk, C, C, n * 16 + i, m * 16 + i)
+
+
+@triton.jit
+def _join(A, L, i, j, s: tl.constexpr, PREC: tl.constexpr):
     """From inverses of the diagonal blocks of s rows to those of 2s rows: ``[[X, 0], [Z, Y]]^-1 =
     [[X^-1, 0], [-Y^-1 Z X^-1, Y^-1]]``.
     """
     below = tl.where((i // (2 * s) == j // (2 * s)) & (i // s > j // s), L, 0.0)
-    return A - tl.dot(tl.dot(A, below, input_precision="ieee"), A, input_precision="ieee")
+    return A - tl.dot(A, tl.dot(below, A, input_precision=PREC), input_precision=PREC)
+
+
+@triton.jit
+def _inverse(L, chunk, n, C: tl.constexpr, PREC: tl.constexpr):
+    """``(I + L_nn)^-1``, and written to A: blocks of 4 rows by ``(I - L)(I + L^2)``, which is exact
+    there and, with two factors, as stable as substitution; neighbours are joined.
+    """
+    i, j = tl.arange(0, 16)[:, None], tl.arange(0, 16)[None, :]
+    D = tl.load(_block(L, chunk, n, n, C))
+    L4 = tl.where(i // 4 == j // 4, D, 0.0)
+    unit = tl.where(i == j, 1.0, 0.0)
+    square = tl.dot(L4, L4, input_precision=PREC)
+    found = tl.dot(unit - L4, unit + square, input_precision=PREC)
+    return _join(_join(found, D, i, j, 4, PREC), D, i, j, 8, PREC)
+
+
+@triton.jit
+def _times(x, y, acc, PREC: tl.constexpr):
+    return tl.dot(x, y, acc, input_precision=PREC)
+
+
+@triton.jit
+def _put(A, chunk, n, m, C: tl.constexpr, value):
+    tl.store(_block(A, chunk, n, m, C), value.to(A.dtype.element_ty))
 
 
 @triton.jit
 def _solve(L, A, C: tl.constexpr, SOLVE_PREC: tl.constexpr):
     """``A = (I + L)^-1`` of strictly lower ``L [M, HV, C, C]`` float32, C = 16, 32 or 64.
 
-    Blocks of 4 rows by ``(I - L)(I + L^2)``, which is exact there and, with two factors, as stable
-    as substitution; neighbours are joined to blocks of 16; then 16 rows after the other, ``A_i = -
-    A_ii sum_m L_im A_m``. ``SOLVE_PREC`` must be as good as float32. L is overwritten by A.
+    Diagonal blocks of 16 rows by :func:`_inverse`, then 16 rows after the other, ``A_nm = -A_nn
+    sum_l L_nl A_lm`` over the blocks m <= l < n. ``SOLVE_PREC`` must be as good as float32.
     """
     chunk = tl.program_id(0).to(tl.int64)
     N: tl.constexpr = C // 16
-    block = tl.arange(0, N)[:, None, None] * 16
-    i, j = tl.arange(0, 16)[None, :, None], tl.arange(0, 16)[None, None, :]
-    on_diagonal = L + chunk * (C * C) + (block + i) * C + block + j  # [N, 16, 16]
-    D = tl.load(on_diagonal)
-    L4 = tl.where(i // 4 == j // 4, D, 0.0)
-    unit = tl.where(i == j, 1.0, 0.0) + tl.zeros_like(D)
-    square = tl.dot(L4, L4, input_precision="ieee")
-    A16 = tl.dot(unit - L4, unit + square, input_precision="ieee")
-    A16 = _join(A16, D, i, j, 4)
-    A16 = _join(A16, D, i, j, 8)
-    tl.debug_barrier()  # all have read what is overwritten
-    tl.store(on_diagonal, A16)
-
-    r, x = tl.arange(0, C), tl.arange(0, 16)
-    for n in range(1, N):
-        tl.debug_barrier()  # other threads read what these wrote
-        own = n * 16 + x
-        Ln = tl.load(tile(L, chunk, C, C, own, r), mask=(r < n * 16)[None, :], other=0)
-        before = tl.load(tile(L, chunk, C, C, r, r), mask=(r < n * 16)[:, None], other=0)
-        An = tl.load(tile(L, chunk, C, C, own, own))
-        new = tl.dot(An, tl.dot(Ln, before, input_precision=SOLVE_PREC), input_precision=SOLVE_PREC)
-        tl.debug_barrier()  # all have read what is overwritten
-        tl.store(tile(L, chunk, C, C, own, r), -new, mask=(r < n * 16)[None, :])
-    tl.debug_barrier()
-    found = tl.load(tile(L, chunk, C, C, r, r))
-    tl.store(tile(A, chunk, C, C, r, r), found.to(A.dtype.element_ty))
+    zero = tl.zeros([16, 16], dtype=tl.float32)
+    A00 = _inverse(L, chunk, 0, C, SOLVE_PREC)
+    _put(A, chunk, 0, 0, C, A00)
+    if N > 1:
+        L10 = tl.load(_block(L, chunk, 1, 0, C))
+        A11 = _inverse(L, chunk, 1, C, SOLVE_PREC)
+        A10 = -_times(A11, _times(L10, A00, zero, SOLVE_PREC), zero, SOLVE_PREC)
+        _put(A, chunk, 0, 1, C, zero)
+        _put(A, chunk, 1, 0, C, A10)
+        _put(A, chunk, 1, 1, C, A11)
+    if N > 2:
+        L20, L21 = tl.load(_block(L, chunk, 2, 0, C)), tl.load(_block(L, chunk, 2, 1, C))
+        A22 = _inverse(L, chunk, 2, C, SOLVE_PREC)
+        x = _times(L21, A10, _times(L20, A00, zero, SOLVE_PREC), SOLVE_PREC)
+        A20 = -_times(A22, x, zero, SOLVE_PREC)
+        A21 = -_times(A22, _times(L21, A11, zero, SOLVE_PREC), zero, SOLVE_PREC)
+        for m in tl.static_range(2):
+            _put(A, chunk, m, 2, C, zero)
+            _put(A, chunk, m, 3, C, zero)
+        _put(A, chunk, 2, 0, C, A20)
+        _put(A, chunk, 2, 1, C, A21)
+        _put(A, chunk, 2, 2, C, A22)
+        _put(A, chunk, 2, 3, C, zero)
+        L30, L31 = tl.load(_block(L, chunk, 3, 0, C)), tl.load(_block(L, chunk, 3, 1, C))
+        L32 = tl.load(_block(L, chunk, 3, 2, C))
+        A33 = _inverse(L, chunk, 3, C, SOLVE_PREC)
+        x = _times(L31, A10, _times(L30, A00, zero, SOLVE_PREC), SOLVE_PREC)
+        x = _times(L32, A20, x, SOLVE_PREC)
+        _put(A, chunk, 3, 0, C, -_times(A33, x, zero, SOLVE_PREC))
+        x = _times(L32, A21, _times(L31, A11, zero, SOLVE_PREC), SOLVE_PREC)
+        _put(A, chunk, 3, 1, C, -_times(A33, x, zero, SOLVE_PREC))
+        x = _times(L32, A22, zero, SOLVE_PREC)
+        _put(A, chunk, 3, 2, C, -_times(A33, x, zero, SOLVE_PREC))
+        _put(A, chunk, 3, 3, C, A33)

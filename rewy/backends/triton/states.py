@@ -38,19 +38,33 @@ def _sequence(n, starts, firsts, T, NT, PACKED):
 
 
 @triton.jit
-def _total(G, chunk, d, tokens, GATE: tl.constexpr, C: tl.constexpr, KP: tl.constexpr, there):
+def _last(G, chunk, d, GATE: tl.constexpr, C: tl.constexpr, KP: tl.constexpr, there):
+    """A chunk's last gate sum, ``[1]``, or ``[KP]`` with one a key channel; 0 where none is there.
+
+    It is asked for a step before it is wanted, and what is made of it a step later: at once, and
+    the step would wait for memory.
+    """
+    if GATE == 0:
+        last = tl.zeros([1], dtype=tl.float32)
+    elif GATE == 1:
+        last = tl.load(G + chunk * C + C - 1 + tl.arange(0, 1), mask=there, other=0)
+    else:
+        last = tl.load(G + chunk * (C * KP) + (C - 1) * KP + d, mask=there, other=0)
+    return last
+
+
+@triton.jit
+def _total(last, tokens, GATE: tl.constexpr):
     """Decay over the whole chunk, a factor of the state: ``[KP, 1]`` or ``[1, 1]``.
 
     Without a gate it is 1, and the compiler must not know: on an H200 a reverse pass whose steps
     all add to one accumulator took 0.22 ms, and 0.17 with what is added kept apart.
     """
     if GATE == 0:
-        return tl.where(tokens < 0, 0.0, 1.0) + tl.zeros([1, 1], dtype=tl.float32)
-    if GATE == 2:
-        at = G + chunk * (C * KP) + (C - 1) * KP + d
+        total = tl.where(tokens < 0, 0.0, 1.0) + tl.zeros([1], dtype=tl.float32)
     else:
-        at = G + chunk * C + C - 1 + tl.arange(0, 1)
-    return decay(tl.load(at, mask=there, other=0))[:, None]
+        total = decay(last)
+    return total[:, None]
 
 
 @triton.jit
@@ -77,8 +91,11 @@ def _states(
     r, d, e = tl.arange(0, C), tl.arange(0, KP), vt * BV + tl.arange(0, BV)
     at, inside = _state_tile(h0, n, h, HV, K, V, d, e, V_FIRST, HAS_STATE)
     state = tl.load(at, mask=inside, other=0).to(tl.float32)
+    chunk = first * HV + h
+    last = _last(G, chunk, d, GATE, C, KP, chunks > 0)
+    if GATE == 1:
+        Gr = tl.load(G + chunk * C + r, mask=r < chunks * C, other=0)
     for i in range(0, chunks):
-        chunk = (first + i) * HV + h
         before = state.to(S.dtype.element_ty)
         tl.store(tile(S, chunk, KP, VP, d, e), before)
         local = tl.load(tile(U_hat, chunk, C, VP, r, e))
@@ -91,10 +108,13 @@ def _states(
         else:
             rows = tl.minimum(tokens - i * C, C)
             kT = load_tokens_t(k, start + i * C, rows, h // (HV // H), H, r, d, K)
+        state *= _total(last, tokens, GATE)
+        chunk += HV
+        there = i + 1 < chunks
         if GATE == 1:
-            Gr = tl.load(G + chunk * C + r)
-            Ut *= decay(tl.load(G + chunk * C + C - 1) - Gr)[:, None]
-        state *= _total(G, chunk, d, tokens, GATE, C, KP, True)
+            Ut *= decay(last - Gr)[:, None]
+            Gr = tl.load(G + chunk * C + r, mask=(r < C) & there, other=0)
+        last = _last(G, chunk, d, GATE, C, KP, there)
         if PREC == "ieee":  # rounded into the state once a chunk, not once a token
             state += dot(kT, Ut, tl.zeros_like(state), OP, PREC)
         else:
@@ -105,58 +125,65 @@ def _states(
 
 @triton.jit
 def _reverse_states(
-    n, h, vt, do, G, Y_hat, K_hat, Q_g, K_b, dht, dS, Y, dh0, starts, firsts, T, NT,
-    HV, K, V, C: tl.constexpr,
-    KP: tl.constexpr, VP, BV: tl.constexpr, GATE: tl.constexpr,
+    n, h, vt, k, do, G, Y_hat, K_hat, Q_g, K_b, b_g, dht, dS, Y, dh0, starts, firsts, T, NT,
+    H, HV, K, V, C: tl.constexpr,
+    KP: tl.constexpr, VP, BV: tl.constexpr, GATE: tl.constexpr, FACTOR: tl.constexpr,
     HAS_DHT, V_FIRST, HAS_STATE, OP: tl.constexpr,
     PREC: tl.constexpr, PACKED,
 ):  # fmt: skip
     """``Y = Y_hat + K_hat dS_1``, ``dS_0 = exp(G_C) dS_1 + Q_g^T dO - K_b^T Y``, last chunk first,
-    with ``Q_g = scale Q * exp(G)``. Y may be where Y_hat is, as above.
+    with ``Q_g = scale Q * exp(G)``. Y may be where Y_hat is, as above. ``FACTOR``: it
+    is Y that is multiplied by what makes keys decayed erase keys.
     """
     first, chunks, start, tokens = _sequence(n, starts, firsts, T, NT, PACKED)
     r, d, e = tl.arange(0, C), tl.arange(0, KP), vt * BV + tl.arange(0, BV)
     at, inside = _state_tile(dht, n, h, HV, K, V, d, e, V_FIRST, HAS_DHT)
     state = tl.load(at, mask=inside, other=0).to(tl.float32)
-    # What a step needs at once is loaded one step ahead; the pipeliner leaves it where it is.
     chunk = (first + chunks - 1) * HV + h
-    local = tl.load(tile(Y_hat, chunk, C, VP, r, e), mask=(r < chunks * C)[:, None], other=0)
-    total = _total(G, chunk, d, tokens, GATE, C, KP, chunks > 0)
+    last = _last(G, chunk, d, GATE, C, KP, chunks > 0)
+    if FACTOR:
+        factor = tl.load(b_g + chunk * C + r, mask=r < chunks * C, other=0)
     for step in range(0, chunks):
         i = chunks - 1 - step
-        chunk = (first + i) * HV + h
-        next_local = tl.load(
-            tile(Y_hat, chunk - HV, C, VP, r, e), mask=(r < i * C)[:, None], other=0
-        )
-        next_total = _total(G, chunk - HV, d, tokens, GATE, C, KP, i > 0)
         after = state.to(dS.dtype.element_ty)
         tl.store(tile(dS, chunk, KP, VP, d, e), after)
+        local = tl.load(tile(Y_hat, chunk, C, VP, r, e))
         Kt = tl.load(tile(K_hat, chunk, C, KP, r, d))
-        Yt = dot(Kt, after, tl.zeros([C, BV], dtype=tl.float32), OP, PREC) + local.to(tl.float32)
-        tl.store(tile(Y, chunk, C, VP, r, e), Yt.to(Y.dtype.element_ty))
+        # -Y, as the state wants it; as a sum with Y_hat it would start from Y_hat in registers,
+        # which the compiler then does not load ahead.
+        Yt = -1.0 * local.to(tl.float32) - dot(
+            Kt, after, tl.zeros([C, BV], dtype=tl.float32), OP, PREC
+        )
+        tl.store(tile(Y, chunk, C, VP, r, e), (-1.0 * Yt).to(Y.dtype.element_ty))
         rows = tl.minimum(tokens - i * C, C)
         dO = load_tokens(do, start + i * C, rows, h, HV, r, e, V)
         qT = tl.load(tile_t(Q_g, chunk, C, KP, r, d))
-        kT = tl.load(tile_t(K_b, chunk, C, KP, r, d))
-        state *= total
+        state *= _total(last, tokens, GATE)
+        if FACTOR:
+            kT = load_tokens_t(k, start + i * C, rows, h // (HV // H), H, r, d, K)
+            Yt *= factor[:, None]
+        else:
+            kT = tl.load(tile_t(K_b, chunk, C, KP, r, d))
+        chunk -= HV
+        if FACTOR:
+            factor = tl.load(b_g + chunk * C + r, mask=(r < C) & (i > 0), other=0)
+        last = _last(G, chunk, d, GATE, C, KP, i > 0)
         if PREC == "ieee":  # as in the forward pass
             added = dot(qT, dO, tl.zeros_like(state), OP, PREC)
-            state += dot(kT, -Yt, added, OP, PREC)
+            state += dot(kT, Yt, added, OP, PREC)
         else:
             state = dot(qT, dO, state, OP, PREC)
-            state = dot(kT, -Yt, state, OP, PREC)
-        local = next_local
-        total = next_total
+            state = dot(kT, Yt, state, OP, PREC)
     at, inside = _state_tile(dh0, n, h, HV, K, V, d, e, V_FIRST, HAS_STATE)
     tl.store(at, state, mask=inside)
 
 
 @triton.jit(do_not_specialize=NUMBERS)
 def _passes(
-    k, do, G, W_hat, U_hat, K_t, h0, S, U, ht, Y_hat, K_hat, Q_g, K_b, dht, dS, Y, dh0,
-    starts, firsts, T, NT,
+    k, do, G, W_hat, U_hat, K_t, h0, S, U, ht, Y_hat, K_hat, Q_g, K_b, b_g, dht, dS, Y,
+    dh0, starts, firsts, T, NT,
     H, HV, K, V, C: tl.constexpr,
-    KP: tl.constexpr, VP, BV: tl.constexpr, GATE: tl.constexpr,
+    KP: tl.constexpr, VP, BV: tl.constexpr, GATE: tl.constexpr, FACTOR: tl.constexpr,
     FORWARD: tl.constexpr, REVERSE: tl.constexpr, HAS_STATE, FINAL,
     HAS_DHT, V_FIRST, OP: tl.constexpr, PREC: tl.constexpr,
     PACKED,
@@ -172,8 +199,9 @@ def _passes(
     n, h = pid // NV // HV, pid // NV % HV
     if reverse:
         _reverse_states(
-            n, h, vt, do, G, Y_hat, K_hat, Q_g, K_b, dht, dS, Y, dh0, starts, firsts, T, NT, HV, K,
-            V, C, KP, VP, BV, GATE, HAS_DHT, V_FIRST, HAS_STATE, OP, PREC, PACKED,
+            n, h, vt, k, do, G, Y_hat, K_hat, Q_g, K_b, b_g, dht, dS, Y, dh0, starts, firsts, T, NT,
+            H, HV, K, V, C, KP, VP, BV, GATE, FACTOR, HAS_DHT, V_FIRST, HAS_STATE, OP, PREC,
+            PACKED,
         )  # fmt: skip
     else:
         _states(
