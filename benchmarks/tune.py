@@ -74,7 +74,8 @@ def launched(operator: str, kernel: str) -> bool:
 
 def candidates(kernel: str, axes: list[list[int]] | None) -> list[tuple[int, int, int, int]]:
     """Every configuration that is tried for a kernel, or those of the axes given."""
-    warps = (1, 2, 4) if kernel.startswith("channel") else (4, 8)
+    few = kernel.startswith("channel") or kernel == "solve"
+    warps = (1, 2, 4) if few else (4, 8)
     return list(itertools.product(*(axes or (*TILES[kernel], warps, STAGES))))
 
 

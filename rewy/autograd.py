@@ -13,10 +13,10 @@ from rewy.problem import Problem, Spec, Tensors
 class DeltaRule(torch.autograd.Function):
     """``(o, ht) = operator(tensors)``.
 
-    What is kept follows the policy: 'recompute' keeps A beside the inputs, 'save' also what spares
-    the backward its recomputation. Saved tensors go through ``save_for_backward``, so the graph can
-    be used again with ``retain_graph=True`` and in-place changes are noticed. Autocast is off
-    inside: types are those of the arguments. A second derivative is an error.
+    What is kept follows the policy: 'recompute' keeps A and little else beside the inputs, 'save'
+    also what spares the backward its recomputation. Saved tensors go through ``save_for_backward``,
+    so the graph can be used again with ``retain_graph=True`` and in-place changes are noticed.
+    Autocast is off inside: types are those of the arguments. A second derivative is an error.
     """
 
     @staticmethod

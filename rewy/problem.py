@@ -47,7 +47,7 @@ class Spec:
     """Everything about a problem that is not a tensor.
 
     ``sequence_starts`` are the N + 1 offsets of the sequences among the B * T tokens, packed or
-    not; ``policy`` is 'recompute' (the forward keeps A only) or 'save'.
+    not; ``policy`` is 'recompute' (the forward keeps A and little else) or 'save'.
     """
 
     B: int

@@ -49,9 +49,10 @@ def _training(operator: str, policy: str) -> Problem:
     return Problem(spec, type(given.tensors)(*tensors))
 
 
-# In tensors of the size of v. 'recompute', before the gradients: W_hat, U, S (2), K_hat, Q_g, Y, dS
-# (2); beside a channel gate K_b, G (2) and K_t. What the forward kept comes on top: A and, beside a
-# channel gate, P are half of one each.
+# In tensors of the size of v. With the gradients: U, S (2), Y, dS (2), dq, dk and dv; 'save' has U
+# and S from the forward. Beside a channel gate also G (2), dg (2), dG (2), ends (2), dP and dL (half of
+# one each). 'recompute', side by side, before the gradients: W_hat, U, S (2), K_hat, Q_g, Y, dS (2),
+# which is as much, and beside a channel gate K_b, G (2) and K_t.
 @pytest.mark.parametrize(
     ("operator", "policy", "most"),
     [
@@ -63,7 +64,9 @@ def _training(operator: str, policy: str) -> Problem:
         ("kda", "save", 15),
     ],
 )
-def test_a_backward_holds_no_more_than_it_needs(operator, policy, most, monkeypatch):
+@pytest.mark.parametrize("filled", [False, True])
+def test_a_backward_holds_no_more_than_it_needs(operator, policy, most, filled, monkeypatch):
+    monkeypatch.setattr(graph, "fills_the_gpu", lambda *_: filled)
     given = _training(operator, policy)
     for module in (run, gates):
         monkeypatch.setattr(module, "start", lambda *_: None)

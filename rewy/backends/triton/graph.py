@@ -59,8 +59,9 @@ class Local(NamedTuple):
 class Adjoint(NamedTuple):
     """The halves of the residual system's adjoint, ``Y = Y_hat + K_hat dS_1``, by chunk.
 
-    Q_g, scaled, and K_b are the decayed queries and erase keys. Where a row's keys have one factor,
-    b_g, ``[M, HV, C]`` float32, is there in K_b's place: ``K_b = b_g * K``.
+    Q_g, scaled, and K_b are the decayed queries and erase keys. Where a row's keys have one factor
+    and their size is compiled in, b_g, ``[M, HV, C]`` float32, is there in K_b's place: ``K_b = b_g
+    * K``.
     """
 
     Y_hat: Tensor
@@ -108,9 +109,15 @@ def backward(problem: Problem, saved: Saved, do: Tensor | None, dht: Tensor | No
     if recompute:
         again = local, _new_states(run, local.U_hat, False)
         U, S, _ = again[1]
+    del local
+    if recompute and fills_the_gpu(run.spec.N * run.spec.HV, run.tiles.VP):
+        # Either pass fills the GPU: 0.27 ms one after the other, 0.32 side by side (H200, GDN, B8
+        # T2048).
+        _state_passes(run, again)
+        again = None  # the memory of what it has read is wanted
     Y, dS, dh0 = found = _new_states(run, adjoint.Y_hat, problem.tensors.h0 is not None)
     _state_passes(run, again, (adjoint, found), do, dht)
-    del local, adjoint, again, P  # their memory is wanted
+    del adjoint, again, P  # as above
     return finish(problem, run.active, _gradient_stage(run, do, U, S, Y, dS, dh0))
 
 
@@ -126,8 +133,7 @@ def _solve_stage(run: Run) -> tuple[Tensor, Tensor]:
         kernel, chunks * blocks, run.config(name),
         x.q, x.k, x.b, run.G, P, L, t.table, spec.scale, spec.T, t.NT,
     )  # fmt: skip
-    precision = "ieee" if run.operand == "ieee" else "tf32x3"
-    run.launch(_solve, chunks, run.config("solve"), L, A, SOLVE_PREC=precision)
+    run.launch(_solve, chunks, run.config("solve"), L, A)
     return A, P
 
 
@@ -148,7 +154,8 @@ def _local_stage(
         local = Local(run.by_chunk(t.C, t.KP), run.by_chunk(t.C, t.VP), K_t)
     if do is not None:
         halves = run.by_chunk(t.C, t.VP), run.by_chunk(t.C, t.KP), run.by_chunk(t.C, t.KP)
-        if run.gate == CHANNEL or run.b_channel:
+        # Keys whose size is not compiled in are read two bytes at a time, K_b sixteen.
+        if run.gate == CHANNEL or run.b_channel or not run.known:
             adjoint = Adjoint(*halves, run.by_chunk(t.C, t.KP), None)
         else:
             adjoint = Adjoint(*halves, None, run.by_chunk(t.C, dtype=torch.float32))
@@ -183,14 +190,8 @@ def _state_passes(
     do: Tensor | None = None,
     dht: Tensor | None = None,
 ) -> None:
-    """The passes asked for: inputs and where results go. Two go side by side unless either fills
-    the GPU: then it is faster without the other (H200, GDN, B8 T2048: 0.27 ms, not 0.32).
-    """
+    """The passes asked for, side by side where there are two: inputs and where results go."""
     x, t, spec, c = run.active, run.tiles, run.spec, run.config("passes")
-    if forward and reverse and fills_the_gpu(spec.N * spec.HV, t.VP):
-        _state_passes(run, forward)
-        _state_passes(run, None, reverse, do, dht)
-        return
     h0 = run.problem.tensors.h0
     h0, dht = (None if s is None else s.contiguous() for s in (h0, dht))
     W_hat, U_hat, K_t = forward[0] if forward else Local(*(3 * [None]))

@@ -108,17 +108,18 @@ def _local(
             X = _unit_dot(AT, k_t, r, OP, PREC)
             tl.store(tile(K_hat, chunk, C, KP, r, d), X.to(K_hat.dtype.element_ty))
     if REVERSE:
+        if GATE == 1:
+            Gr = tl.load(G + chunk * C + r)
         if FACTOR:
             factor = load_rows(b, start, rows, h, HV, r)
             if GATE == 1:
-                factor *= decay(tl.load(G + chunk * C + r))
+                factor *= decay(Gr)
             tl.store(b_g + chunk * C + r, factor)
         if GATE == 2:
             PT = tl.load(tile_t(P, chunk, C, C, r, r)).to(tl.float32)
         else:
             PT *= scale
             if GATE == 1:
-                Gr = tl.load(G + chunk * C + r)
                 PT *= decay(Gr[None, :] - Gr[:, None])
             PT = tl.where(r[:, None] <= r[None, :], PT, 0.0)
     for vt in range(0, VP, BV):

@@ -1,8 +1,8 @@
 """What tuning found best on a card, remembered on disk.
 
-``benchmarks/tune.py --remember`` writes it and every later process reads it. One JSON file a card
-and version of Triton, since both change what is right and what is fast, in ``$REWY_CACHE_DIR``,
-else ``rewy`` in ``$XDG_CACHE_HOME`` or ``~/.cache``.
+``benchmarks/tune.py --remember`` writes it and every later process reads it. One JSON file a card,
+version of Triton and state of the kernels, since all change what is right and what is fast, in
+``$REWY_CACHE_DIR``, else ``rewy`` in ``$XDG_CACHE_HOME`` or ``~/.cache``.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ import triton
 
 from rewy.backends.triton.configs import Config
 
+KERNELS = 2  # counted up where what was tuned before no longer holds
+
 # The state passes choose their tiles by how many sequences and heads there are to share out.
 NEVER = ("passes",)
 
@@ -37,7 +39,7 @@ def path(card: str) -> Path:
     """Where a card's configurations are."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(os.environ.get("REWY_CACHE_DIR") or Path(home, "rewy"))
-    name = f"{card} triton {triton.__version__}"
+    name = f"{card} triton {triton.__version__} kernels {KERNELS}"
     return folder / f"{re.sub('[^A-Za-z0-9.]+', '-', name)}.json"
 
 

@@ -17,24 +17,27 @@ def _block(x, chunk, n, m, C: tl.constexpr):
 
 @triton.jit
 def _times(x, y, acc, PREC: tl.constexpr):
-    """``acc + x @ y`` as good as float32: where ``PREC`` is not IEEE, by TF32's 11 leading bits of
-    each factor and the 11 that follow. (Triton's own three products also look for NaN in them,
-    which is a third of all instructions here.)
+    """``acc + x @ y`` nearly as good as float32: where ``PREC`` is not IEEE, by TF32's 11 leading
+    bits of each factor and the 11 that follow, small products first and acc last, since a matrix
+    unit cuts off what is small beside the largest summand. (Triton's own three products also look
+    for NaN in them, a third of all instructions here.)
     """
     if PREC == "ieee":
         acc = tl.dot(x, y, acc, input_precision="ieee")
     else:
         x_high, y_high = _leading(x), _leading(y)
-        acc = tl.dot(x - x_high, y_high, acc, input_precision="tf32")
-        acc = tl.dot(x_high, y - y_high, acc, input_precision="tf32")
-        acc = tl.dot(x_high, y_high, acc, input_precision="tf32")
+        found = tl.dot(x - x_high, y_high, input_precision="tf32")
+        found = tl.dot(x_high, y - y_high, found, input_precision="tf32")
+        acc += tl.dot(x_high, y_high, found, input_precision="tf32")
     return acc
 
 
 @triton.jit
 def _leading(x):
-    """The bits of a float32 that TF32 has, too."""
-    return (x.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
+    """A float32 rounded to the bits that TF32 has, too: cut off, all that follow would have one
+    sign, and so would the error.
+    """
+    return ((x.to(tl.int32, bitcast=True) + 4096) & -8192).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -66,30 +69,31 @@ def _put(A, chunk, n, m, C: tl.constexpr, value):
 
 
 @triton.jit
-def _solve(L, A, C: tl.constexpr, SOLVE_PREC: tl.constexpr):
+def _solve(L, A, C: tl.constexpr, PREC: tl.constexpr):
     """``A = (I + L)^-1`` of strictly lower ``L [M, HV, C, C]`` float32, C = 16, 32 or 64.
 
     Diagonal blocks of 16 rows by :func:`_inverse`, then 16 rows after the other, ``A_nm = -A_nn
-    sum_l L_nl A_lm`` over the blocks m <= l < n. ``SOLVE_PREC`` must be as good as float32.
+    sum_l L_nl A_lm`` over the blocks m <= l < n.
     """
+    tl.static_assert(C == 16 or C == 32 or C == 64)
     chunk = tl.program_id(0).to(tl.int64)
     N: tl.constexpr = C // 16
     zero = tl.zeros([16, 16], dtype=tl.float32)
-    A00 = _inverse(L, chunk, 0, C, SOLVE_PREC)
+    A00 = _inverse(L, chunk, 0, C, PREC)
     _put(A, chunk, 0, 0, C, A00)
     if N > 1:
         L10 = tl.load(_block(L, chunk, 1, 0, C))
-        A11 = _inverse(L, chunk, 1, C, SOLVE_PREC)
-        A10 = -_times(A11, _times(L10, A00, zero, SOLVE_PREC), zero, SOLVE_PREC)
+        A11 = _inverse(L, chunk, 1, C, PREC)
+        A10 = -_times(A11, _times(L10, A00, zero, PREC), zero, PREC)
         _put(A, chunk, 0, 1, C, zero)
         _put(A, chunk, 1, 0, C, A10)
         _put(A, chunk, 1, 1, C, A11)
-    if N > 2:
+    if N == 4:
         L20, L21 = tl.load(_block(L, chunk, 2, 0, C)), tl.load(_block(L, chunk, 2, 1, C))
-        A22 = _inverse(L, chunk, 2, C, SOLVE_PREC)
-        x = _times(L21, A10, _times(L20, A00, zero, SOLVE_PREC), SOLVE_PREC)
-        A20 = -_times(A22, x, zero, SOLVE_PREC)
-        A21 = -_times(A22, _times(L21, A11, zero, SOLVE_PREC), zero, SOLVE_PREC)
+        A22 = _inverse(L, chunk, 2, C, PREC)
+        x = _times(L21, A10, _times(L20, A00, zero, PREC), PREC)
+        A20 = -_times(A22, x, zero, PREC)
+        A21 = -_times(A22, _times(L21, A11, zero, PREC), zero, PREC)
         for m in tl.static_range(2):
             _put(A, chunk, m, 2, C, zero)
             _put(A, chunk, m, 3, C, zero)
@@ -99,12 +103,12 @@ def _solve(L, A, C: tl.constexpr, SOLVE_PREC: tl.constexpr):
         _put(A, chunk, 2, 3, C, zero)
         L30, L31 = tl.load(_block(L, chunk, 3, 0, C)), tl.load(_block(L, chunk, 3, 1, C))
         L32 = tl.load(_block(L, chunk, 3, 2, C))
-        A33 = _inverse(L, chunk, 3, C, SOLVE_PREC)
-        x = _times(L31, A10, _times(L30, A00, zero, SOLVE_PREC), SOLVE_PREC)
-        x = _times(L32, A20, x, SOLVE_PREC)
-        _put(A, chunk, 3, 0, C, -_times(A33, x, zero, SOLVE_PREC))
-        x = _times(L32, A21, _times(L31, A11, zero, SOLVE_PREC), SOLVE_PREC)
-        _put(A, chunk, 3, 1, C, -_times(A33, x, zero, SOLVE_PREC))
-        x = _times(L32, A22, zero, SOLVE_PREC)
-        _put(A, chunk, 3, 2, C, -_times(A33, x, zero, SOLVE_PREC))
+        A33 = _inverse(L, chunk, 3, C, PREC)
+        x = _times(L31, A10, _times(L30, A00, zero, PREC), PREC)
+        x = _times(L32, A20, x, PREC)
+        _put(A, chunk, 3, 0, C, -_times(A33, x, zero, PREC))
+        x = _times(L32, A21, _times(L31, A11, zero, PREC), PREC)
+        _put(A, chunk, 3, 1, C, -_times(A33, x, zero, PREC))
+        x = _times(L32, A22, zero, PREC)
+        _put(A, chunk, 3, 2, C, -_times(A33, x, zero, PREC))
         _put(A, chunk, 3, 3, C, A33)

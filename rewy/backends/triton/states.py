@@ -2,7 +2,7 @@
 and tile of value channels.
 
 They need nothing of each other: the adjoint of the residuals comes from ``Y_hat`` and ``K_hat``. A
-backward that recomputes the states therefore runs both at once, each on half of the machine.
+backward that recomputes the states can therefore run both at once, each on half of the machine.
 """
 
 from __future__ import annotations
@@ -54,6 +54,12 @@ def _last(G, chunk, d, GATE: tl.constexpr, C: tl.constexpr, KP: tl.constexpr, th
 
 
 @triton.jit
+def _rows(x, chunk, r, C: tl.constexpr, there):
+    """A chunk's number a row, ``[C]``; 0 where none is there."""
+    return tl.load(x + chunk * C + r, mask=(r < C) & there, other=0)
+
+
+@triton.jit
 def _total(last, tokens, GATE: tl.constexpr):
     """Decay over the whole chunk, a factor of the state: ``[KP, 1]`` or ``[1, 1]``.
 
@@ -94,7 +100,7 @@ def _states(
     chunk = first * HV + h
     last = _last(G, chunk, d, GATE, C, KP, chunks > 0)
     if GATE == 1:
-        Gr = tl.load(G + chunk * C + r, mask=r < chunks * C, other=0)
+        Gr = _rows(G, chunk, r, C, chunks > 0)
     for i in range(0, chunks):
         before = state.to(S.dtype.element_ty)
         tl.store(tile(S, chunk, KP, VP, d, e), before)
@@ -113,7 +119,7 @@ def _states(
         there = i + 1 < chunks
         if GATE == 1:
             Ut *= decay(last - Gr)[:, None]
-            Gr = tl.load(G + chunk * C + r, mask=(r < C) & there, other=0)
+            Gr = _rows(G, chunk, r, C, there)
         last = _last(G, chunk, d, GATE, C, KP, there)
         if PREC == "ieee":  # rounded into the state once a chunk, not once a token
             state += dot(kT, Ut, tl.zeros_like(state), OP, PREC)
@@ -132,8 +138,8 @@ def _reverse_states(
     PREC: tl.constexpr, PACKED,
 ):  # fmt: skip
     """``Y = Y_hat + K_hat dS_1``, ``dS_0 = exp(G_C) dS_1 + Q_g^T dO - K_b^T Y``, last chunk first,
-    with ``Q_g = scale Q * exp(G)``. Y may be where Y_hat is, as above. ``FACTOR``: it
-    is Y that is multiplied by what makes keys decayed erase keys.
+    with ``Q_g = scale Q * exp(G)``. Y may be where Y_hat is, as above. If
+    ``FACTOR``, not keys but Y is multiplied by what makes them decayed erase keys.
     """
     first, chunks, start, tokens = _sequence(n, starts, firsts, T, NT, PACKED)
     r, d, e = tl.arange(0, C), tl.arange(0, KP), vt * BV + tl.arange(0, BV)
@@ -142,7 +148,7 @@ def _reverse_states(
     chunk = (first + chunks - 1) * HV + h
     last = _last(G, chunk, d, GATE, C, KP, chunks > 0)
     if FACTOR:
-        factor = tl.load(b_g + chunk * C + r, mask=r < chunks * C, other=0)
+        factor = _rows(b_g, chunk, r, C, chunks > 0)
     for step in range(0, chunks):
         i = chunks - 1 - step
         after = state.to(dS.dtype.element_ty)
@@ -166,7 +172,7 @@ def _reverse_states(
             kT = tl.load(tile_t(K_b, chunk, C, KP, r, d))
         chunk -= HV
         if FACTOR:
-            factor = tl.load(b_g + chunk * C + r, mask=(r < C) & (i > 0), other=0)
+            factor = _rows(b_g, chunk, r, C, i > 0)
         last = _last(G, chunk, d, GATE, C, KP, i > 0)
         if PREC == "ieee":  # as in the forward pass
             added = dot(qT, dO, tl.zeros_like(state), OP, PREC)
