@@ -19,6 +19,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -81,16 +82,19 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         deadline = now + (end - now) / (len(options.operators) - i)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "rows")
-            status = in_a_process("measure", options, {}, operators=[operator], rows=str(path),
-                                  deadline=deadline)  # fmt: skip
-            lines = path.read_text().splitlines() if path.exists() else []
-        found["rows"] += [json.loads(line) for line in lines]
-        if status:
-            found["about"].setdefault("faults", {})[operator] = status
+            status: int | str = "stopped"
+            try:
+                status = in_a_process("measure", options, {}, operators=[operator],
+                                      rows=str(path), deadline=deadline)  # fmt: skip
+            finally:  # also where this process is told to stop
+                lines = path.read_text().splitlines() if path.exists() else []
+                found["rows"] += [json.loads(line) for line in lines]
+                if status:
+                    found["about"].setdefault("faults", {})[operator] = status
+                if options.json:
+                    options.json.write_text(json.dumps(found, indent=1) + "\n")
         say(f"{operator}: {len(lines)} rows in {time.time() - now:.0f} s"
             + f", its process ended with {status}" * bool(status))  # fmt: skip
-        if options.json:
-            options.json.write_text(json.dumps(found, indent=1) + "\n")
     return found
 
 
@@ -226,6 +230,7 @@ def main() -> None:
         if options.step:
             work(options.step, options.task)
             return
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # and so keep what was measured
         import torch
 
         if not torch.cuda.is_available():

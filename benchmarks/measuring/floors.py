@@ -32,11 +32,11 @@ class Floor(NamedTuple):
 
 
 def kept_bytes(operator: str, shape: Shape, policy: str) -> int:
-    """A; under 'save' U and S, too, and with a channel gate P, all in bfloat16."""
+    """A and with a channel gate P; under 'save' U and S, too, all in bfloat16."""
     size = shape.size
-    one = C * C
+    one = 2 * C * C if operator in CHANNEL else C * C
     if policy == "save":
-        one += C * size + size * size + (C * C if operator in CHANNEL else 0)
+        one += C * size + size * size
     return 2 * shape.chunks * shape.HV * one
 
 
@@ -64,7 +64,7 @@ def product_flops(operator: str, shape: Shape, policy: str, direction: str) -> i
         # K_hat, dP K, dP' Q, dL K, dL' K_b; P' dO, A' of it, dP, dL; the reverse pass's three,
         # dO S', U dS', Y S'
         macs = 5 * C * C * K + 4 * C * C * V + 6 * C * K * V
-        if policy == "recompute" or operator not in CHANNEL:  # P
+        if operator not in CHANNEL:  # P
             macs += C * C * K
         if policy == "recompute":  # W_hat; U_hat; the state pass
             macs += C * C * (K + V) + 2 * C * K * V

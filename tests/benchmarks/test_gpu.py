@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import json
 import os
@@ -10,6 +11,7 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import gpu
 import pytest
 import torch
 from measuring.checks import complaint, errors, truth
@@ -122,12 +124,12 @@ def test_floors_are_those_of_the_design():
     """Milliseconds of the backward at B1 T32768 on an H200, counted by hand."""
     shape = SHAPES["b1-t32768"]
     macs_a_chunk_and_head = product_flops("kda", shape, "recompute", "backward") / 2 / 512 / 16
-    assert macs_a_chunk_and_head == pytest.approx(14.7e6, rel=0.01)
+    assert macs_a_chunk_and_head == pytest.approx(14.2e6, rel=0.01)
     found = {
         operator: floor(operator, shape, "recompute", "backward", H200) for operator in OPERATORS
     }
     ms = {operator: round(1e3 * x.seconds, 2) for operator, x in found.items()}
-    assert ms == {"delta_rule": 0.31, "gated_delta_rule": 0.31, "kda": 0.36, "gdn2": 0.48}
+    assert ms == {"delta_rule": 0.31, "gated_delta_rule": 0.31, "kda": 0.38, "gdn2": 0.5}
     assert (found["kda"].binding, found["delta_rule"].binding) == ("bytes", "products")
 
 
@@ -138,22 +140,21 @@ def test_bytes_are_those_of_the_tensors(operator, policy):
     inputs = sum(y.nbytes for y in x.problem.tensors if y is not None)
     size = TINY.size
     matrices = {"recompute": 64 * 64, "save": 64 * 64 + 64 * size + size * size}[policy]
-    if policy == "save" and operator in ("kda", "gdn2"):
+    if operator in ("kda", "gdn2"):
         matrices += 64 * 64
     kept = 2 * (2 * 2) * 4 * matrices  # two chunks of two sequences, four heads
     assert moved_bytes(operator, TINY, policy, "forward") == inputs + x.do.nbytes + kept
     assert moved_bytes(operator, TINY, policy, "backward") == 2 * inputs + x.do.nbytes + kept
 
 
-def test_the_adjoint_multiplies_out_what_was_not_kept():
-    shape = SHAPES["b1-t8192"]
-    more = {
-        operator: product_flops(operator, shape, "recompute", "backward")
-        - product_flops(operator, shape, "save", "backward")
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_adjoint_multiplies_out_what_was_not_kept(policy):
+    counts = {
+        operator: product_flops(operator, SHAPES["b1-t8192"], policy, "backward")
         for operator in OPERATORS
     }
-    scores = 2 * 128 * 16 * 64 * 64 * 128
-    assert more["delta_rule"] == more["gated_delta_rule"] == more["kda"] - scores
+    scores = 2 * 128 * 16 * 64 * 64 * 128  # P, which is kept beside a channel gate
+    assert counts["delta_rule"] == counts["gated_delta_rule"] == counts["kda"] + scores
 
 
 def test_means_are_geometric_and_over_the_six():
@@ -241,3 +242,22 @@ def test_fla_takes_what_it_is_given():
     )
     assert run.returncode == 0, run.stdout
     assert "30 calls" in run.stdout
+
+
+def test_a_run_that_is_stopped_keeps_its_rows(tmp_path, monkeypatch):
+    def stopped(step, options, environment, rows, **values):
+        Path(rows).write_text(json.dumps(row()) + "\n")
+        raise SystemExit(143)
+
+    monkeypatch.setattr(gpu, "in_a_process", stopped)
+    monkeypatch.setattr(gpu, "about", lambda commit: {})
+    monkeypatch.setattr("measuring.timing.ceilings", lambda card: H200)
+    monkeypatch.setattr("measuring.timing.Card", object)
+    options = argparse.Namespace(
+        operators=["kda", "gdn2"], commit=None, repeats=2, minutes=1, json=tmp_path / "x.json"
+    )
+    with pytest.raises(SystemExit):
+        gpu.measure(options)
+    found = json.loads(options.json.read_text())
+    assert found["rows"] == [row()]
+    assert found["about"]["faults"] == {"kda": "stopped"}

@@ -13,6 +13,7 @@ from properties import session
 from properties.case import Case
 from properties.implementations import find
 from properties.law import load_laws
+from rewy.backends.triton import configs
 
 LAW = "results_are_within_budget"
 # Of these a pack, and heads whose sizes are compiled in, must do: they take twice as long.
@@ -57,12 +58,17 @@ def main(operator: str) -> int:
     failures = 0
     for case in cases(operator):
         assert triton.refuses(case, "cpu") is None, case
-        for name in (LAW, *MORE) if case.packed or case.head_size == 64 else (LAW,):
+        more = case.packed or case.head_size == 64
+        examined = [(name, configs.MULTIPROCESSORS) for name in ((LAW, *MORE) if more else (LAW,))]
+        if more:  # as on a GPU that is full: state passes one after the other
+            examined.append(("policies_are_bitwise_equal", 0))
+        for name, configs.MULTIPROCESSORS in examined:
             try:
                 laws[name].examine(case, triton)
             except AssertionError as failure:
                 failures += 1
                 print(failure)
+        configs.MULTIPROCESSORS = examined[0][1]
     print(f"{operator}: {len(cases(operator))} cases, {failures} failures")
     return failures
 

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 
 import rewy
+from rewy.backends.triton.configs import MULTIPROCESSORS
+from rewy.backends.triton.tiles import padded
 
 # ||error|| / ||truth|| of right kernels on an H200: 0.021, 0.0029 and 0.0000033 at most; of kernels
 # compiled wrongly 0.1 and more. A limit is for quantities of which the eager graph in float32 loses
@@ -46,6 +48,12 @@ LAYOUTS = (
     Layout(1, 1, 70, None, 32, 3.0),
     Layout(1, 1, 37, (0, 37), 16, 1.0),
 )
+
+
+def many(V: int) -> Layout:
+    """So many heads that each state pass fills a GPU by itself."""
+    heads = MULTIPROCESSORS * 64 // padded(V)
+    return Layout(1, heads, 70, None, 64, 0.3)
 
 
 def arguments(operator: str, dtype: torch.dtype, K: int, V: int, layout: Layout) -> dict:
@@ -101,11 +109,11 @@ def wrong(
     K: int,
     V: int,
     device: str = "cuda",
-    layouts: tuple[Layout, ...] = LAYOUTS,
+    layouts: tuple[Layout, ...] | None = None,
 ) -> list[str]:
     """What is wrong, a line each."""
     told = []
-    for layout in layouts:
+    for layout in layouts or (*LAYOUTS, many(V)):
         x = arguments(operator, getattr(torch, dtype), K, V, layout)
         generator = torch.Generator().manual_seed(2)
         adjoints = tuple(

@@ -63,6 +63,14 @@ def test_state_passes_of_many_heads_fit(operator, capability, V):
         assert usage(compile_for(launch, capability)).shared <= SHARED[capability]
 
 
+@pytest.mark.parametrize("groups", [2, 64])
+def test_erasing_by_channel_without_a_gate_compiles_and_fits(groups):
+    given = problem("gdn2", torch.bfloat16, 128, 128, 64, groups=groups)
+    for launch in launches(given._replace(tensors=given.tensors._replace(g=None))):
+        found = usage(compile_for(launch, 90))
+        assert found.shared <= SHARED[90], (launch.kernel.__name__, launch.config, found)
+
+
 @pytest.mark.parametrize("lower_bound", [None, -5.0])
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_the_other_forms_compile_and_fit(operator, lower_bound):

@@ -50,7 +50,7 @@ def _training(operator: str, policy: str) -> Problem:
 
 
 # In tensors of the size of v. With the gradients: U, S (2), Y, dS (2), dq, dk and dv; 'save' has U
-# and S from the forward. Beside a channel gate also G (2), dg (2), dG (2), ends (2), dP and dL (half
+# and S from the forward. Beside a channel gate also G, dg, dG and ends (2 each) and dP and dL (half
 # of one each). 'recompute', side by side, before the gradients: W_hat, U, S (2), K_hat, Q_g, Y, dS
 # (2), which is as much, and beside a channel gate K_b, G (2) and K_t.
 @pytest.mark.parametrize(
