@@ -16,8 +16,6 @@ import torch
 from torch import Tensor
 
 import rewy
-from rewy.backends.triton.configs import MULTIPROCESSORS
-from rewy.backends.triton.tiles import padded
 
 # ||error|| / ||truth|| of right kernels on an H200: 0.021, 0.0029 and 0.0000033 at most; of kernels
 # compiled wrongly 0.1 and more. A limit is for quantities of which the eager graph in float32 loses
@@ -52,6 +50,10 @@ LAYOUTS = (
 
 def many(V: int) -> Layout:
     """So many heads that each state pass fills a GPU by itself."""
+    # Not sooner: tests.triton.interpreter must come before whatever imports triton.
+    from rewy.backends.triton.configs import MULTIPROCESSORS
+    from rewy.backends.triton.tiles import padded
+
     heads = MULTIPROCESSORS * 64 // padded(V)
     return Layout(1, heads, 70, None, 64, 0.3)
 
