@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from rewy.backends.triton import graph
-from rewy.backends.triton.ahead import compile_ahead
 from rewy.problem import Problem, Tensors
 
 # What the state passes take at most, by tests/triton/test_compiles.py: an A100 has the first, an
@@ -51,7 +50,6 @@ class Triton:
     def forward(self, problem: Problem) -> tuple[Tensor, Tensor | None, tuple[Tensor | None, ...]]:
         """See :func:`rewy.backends.triton.graph.forward`."""
         with _where(problem):
-            compile_ahead(problem)
             return graph.forward(problem)
 
     @torch.compiler.disable

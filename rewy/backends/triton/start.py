@@ -7,9 +7,7 @@ remembered by what it depends on.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,17 +21,6 @@ from rewy.backends.triton.configs import Config
 _compiled: dict[tuple, Any] = {}
 # How a compiled kernel is called is Triton's own affair; other versions are asked every time.
 _KNOWN = triton.__version__.startswith("3.6.")
-_only_compiling = ContextVar("only_compiling", default=False)
-
-
-@contextmanager
-def only_compiling() -> Iterator[None]:
-    """Kernels that are started in here are compiled and not launched."""
-    token = _only_compiling.set(True)
-    try:
-        yield
-    finally:
-        _only_compiling.reset(token)
 
 
 def start(
@@ -57,14 +44,10 @@ def start(
     compiled = _compiled.get(key)
     if compiled is None or not _KNOWN or _hooks():
         given = {n: tl.constexpr(x) if n in known else x for n, x in constants.items()}
-        given |= {"num_warps": config.warps, "num_stages": config.stages}
-        if _only_compiling.get():
-            kernel.warmup(*arguments, grid=(programs,), **given)
-            return
-        _compiled[key] = kernel[(programs,)](*arguments, **given)
+        _compiled[key] = kernel[(programs,)](
+            *arguments, num_warps=config.warps, num_stages=config.stages, **given
+        )
         return  # None under the interpreter, which is always asked again
-    if _only_compiling.get():
-        return
     in_order = [constants[name] for name in kernel.arg_names[len(arguments) :]]
     stream = torch.cuda.current_stream(device).cuda_stream
     compiled.run(
