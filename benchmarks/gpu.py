@@ -74,6 +74,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Rows of each operator from a process of its own, which may fault without harm to others."""
     from measuring.timing import Card, ceilings
 
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # which keeps what was measured
     found = {"about": {**about(options.commit), "ceilings": ceilings(Card())._asdict(),
                        "repeats": options.repeats}, "rows": []}  # fmt: skip
     end = time.time() + 60 * options.minutes
@@ -87,15 +88,24 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                 status = in_a_process("measure", options, {}, operators=[operator],
                                       rows=str(path), deadline=deadline)  # fmt: skip
             finally:  # also where this process is told to stop
-                lines = path.read_text().splitlines() if path.exists() else []
-                found["rows"] += [json.loads(line) for line in lines]
+                rows = rows_in(path)
+                found["rows"] += rows
                 if status:
                     found["about"].setdefault("faults", {})[operator] = status
                 if options.json:
                     options.json.write_text(json.dumps(found, indent=1) + "\n")
-        say(f"{operator}: {len(lines)} rows in {time.time() - now:.0f} s"
+        say(f"{operator}: {len(rows)} rows in {time.time() - now:.0f} s"
             + f", its process ended with {status}" * bool(status))  # fmt: skip
     return found
+
+
+def rows_in(path: Path) -> list[dict[str, Any]]:
+    """What a process wrote so far."""
+    rows = []
+    for line in path.read_text().splitlines() if path.exists() else []:
+        with contextlib.suppress(json.JSONDecodeError):  # the last may be cut off
+            rows.append(json.loads(line))
+    return rows
 
 
 def first_calls(options: argparse.Namespace) -> dict[str, Any]:
@@ -230,7 +240,6 @@ def main() -> None:
         if options.step:
             work(options.step, options.task)
             return
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # and so keep what was measured
         import torch
 
         if not torch.cuda.is_available():

@@ -246,7 +246,7 @@ def test_fla_takes_what_it_is_given():
 
 def test_a_run_that_is_stopped_keeps_its_rows(tmp_path, monkeypatch):
     def stopped(step, options, environment, rows, **values):
-        Path(rows).write_text(json.dumps(row()) + "\n")
+        Path(rows).write_text(json.dumps(row()) + "\n" + json.dumps(row())[:-1])
         raise SystemExit(143)
 
     monkeypatch.setattr(gpu, "in_a_process", stopped)

@@ -7,12 +7,14 @@ tenth of a second a chunk), so the cases are small and chosen; the drawn ones ar
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import tests.triton.interpreter  # noqa: F401  (before anything imports triton)
 from properties import session
 from properties.case import Case
-from properties.implementations import find
-from properties.law import load_laws
+from properties.implementations import Implementation, find
+from properties.law import Law, load_laws
 from rewy.backends.triton import configs
 
 LAW = "results_are_within_budget"
@@ -51,6 +53,26 @@ def cases(operator: str) -> list[Case]:
     ]  # fmt: skip
 
 
+@contextmanager
+def full_gpu() -> Iterator[None]:
+    """As where state passes go one after the other."""
+    before, configs.MULTIPROCESSORS = configs.MULTIPROCESSORS, 0
+    try:
+        yield
+    finally:
+        configs.MULTIPROCESSORS = before
+
+
+def fails(law: Law, case: Case, implementation: Implementation) -> bool:
+    """Whether a law does not hold, and why, printed."""
+    try:
+        law.examine(case, implementation)
+    except AssertionError as failure:
+        print(failure)
+        return True
+    return False
+
+
 def main(operator: str) -> int:
     """Print what fails; the exit status is how many did."""
     session.configure(("triton",), "cpu", None, journalling=False)
@@ -59,16 +81,11 @@ def main(operator: str) -> int:
     for case in cases(operator):
         assert triton.refuses(case, "cpu") is None, case
         more = case.packed or case.head_size == 64
-        examined = [(name, configs.MULTIPROCESSORS) for name in ((LAW, *MORE) if more else (LAW,))]
-        if more:  # as on a GPU that is full: state passes one after the other
-            examined.append(("policies_are_bitwise_equal", 0))
-        for name, configs.MULTIPROCESSORS in examined:
-            try:
-                laws[name].examine(case, triton)
-            except AssertionError as failure:
-                failures += 1
-                print(failure)
-        configs.MULTIPROCESSORS = examined[0][1]
+        for name in (LAW, *MORE) if more else (LAW,):
+            failures += fails(laws[name], case, triton)
+        if more:
+            with full_gpu():
+                failures += fails(laws["policies_are_bitwise_equal"], case, triton)
     print(f"{operator}: {len(cases(operator))} cases, {failures} failures")
     return failures
 
