@@ -51,6 +51,15 @@ def test_every_kernel_compiles_and_fits(operator, capability, dtype, K, V, C, re
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize(("groups", "side_by_side"), [(2, True), (64, False)])
+def test_state_passes_go_side_by_side_unless_either_fills_the_gpu(operator, groups, side_by_side):
+    given = problem(operator, torch.bfloat16, 128, 128, 64, groups=groups)
+    passes = [x.constants for x in launches(given) if x.kernel.__name__ == "_passes"]
+    assert any(x["FORWARD"] and x["REVERSE"] for x in passes) == side_by_side
+    assert any(x["REVERSE"] and not x["FORWARD"] for x in passes) != side_by_side
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
 @pytest.mark.parametrize(("capability", "V"), [(80, 128), (90, 128), (80, 256)])
 def test_state_passes_of_many_heads_fit(operator, capability, V):
     passes = [
