@@ -32,6 +32,14 @@ def test_the_fastest_is_kept_and_a_pass_is_not(capsys):
     assert "not remembered" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("kernel", tune.TILES)
+def test_what_ships_is_among_the_candidates(kernel):
+    for operator, gate in (("delta_rule", 0), ("gated_delta_rule", 1), ("kda", 2)):
+        if tune.launched(operator, kernel):
+            shipped = config(kernel, 64, 128, 128, "bf16", gate, True, 16)
+            assert tuple(shipped) in tune.candidates(kernel, None), operator
+
+
 def test_a_candidate_goes_before_what_is_remembered(monkeypatch):
     monkeypatch.setattr(run, "config", config)  # both are put back afterwards
     monkeypatch.setattr(run, "recall", lambda device, name: Config(16, 16, 2, 2))

@@ -60,6 +60,18 @@ def test_state_passes_go_side_by_side_unless_either_fills_the_gpu(operator, grou
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("K", [128, 100])
+def test_keys_have_one_factor_a_row_where_their_size_is_compiled_in(operator, K):
+    given = problem(operator, torch.bfloat16, K, 128, 64)
+    factor = {
+        x.constants["FACTOR"]
+        for x in launches(given)
+        if x.kernel.__name__ == "_passes" and x.constants["REVERSE"]
+    }
+    assert factor == {K == 128 and operator in ("delta_rule", "gated_delta_rule")}
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
 @pytest.mark.parametrize(("capability", "V"), [(80, 128), (90, 128), (80, 256)])
 def test_state_passes_of_many_heads_fit(operator, capability, V):
     passes = [
