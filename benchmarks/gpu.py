@@ -59,7 +59,7 @@ def warm(options: argparse.Namespace) -> None:
     def run(job: Any) -> None:
         started = time.perf_counter()
         status = in_a_process("warm", options, {"OMP_NUM_THREADS": "1"}, job=job)
-        who = "rewy" if job.ours else f"others {job.shard + 1}/{job.shards}"
+        who = job.whose + f" {job.shard + 1}/{job.shards}" * (job.shards > 1)
         told = f"{time.perf_counter() - started:.0f} s" + f", ended with {status}" * bool(status)
         say(f"warm: {job.operator}, {who}, {' '.join(job.shapes)}: {told}")
 

@@ -67,8 +67,6 @@ def launched(operator: str, kernel: str) -> bool:
     per_channel = operator in ("kda", "gdn2")
     if kernel.startswith("channel") or kernel == "correction":
         return per_channel
-    if kernel == "local_both":
-        return operator != "gated_delta_rule"
     return kernel not in ("scores", "gradients") or not per_channel
 
 

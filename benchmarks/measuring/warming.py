@@ -1,6 +1,7 @@
-"""Compiling beforehand, in parallel: fla has hundreds of candidates, which it compiles one by one.
+"""Compiling beforehand, in parallel: fla has hundreds of candidates, which it compiles one by one,
+and FlashQLA takes two minutes for a shape.
 
-Only Triton's cache of compiled binaries is filled. Nothing is timed here, and what is chosen is
+Only the caches of compiled binaries are filled. Nothing is timed here, and what is chosen is
 forgotten with the process: the measuring process tunes again, alone on the card, and finds every
 binary there. The environment must say ``FLA_CACHE_RESULTS=0``, else fla would keep the choices.
 """
@@ -10,39 +11,47 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from measuring.shapes import SHAPES, Shape, gates_of, make_inputs
-from measuring.sides import sides_of
+from measuring.sides import Side, sides_of
 
 SHARDS = 3  # processes that share the candidates of one operator and kind of shape
 
 
 class Job(NamedTuple):
-    """One process: an operator of ours or of the others, some shapes, each ``shard``-th candidate
-    of ``shards``.
+    """One process: an operator, whose (the first word of a side's name), some shapes, each
+    ``shard``-th candidate of ``shards``.
     """
 
     operator: str
-    ours: bool
+    whose: str
     shapes: tuple[str, ...]
     shard: int
     shards: int
 
 
 def jobs(operators: list[str], shapes: list[Shape], ours_only: bool) -> list[Job]:
-    """What can be compiled apart, longest first: shapes go together where code depends on them
-    alike.
+    """What can be compiled apart, longest first. In Triton, shapes go together where code depends
+    on them alike.
     """
     kinds: dict[tuple, list[str]] = {}
     for shape in shapes:
         kinds.setdefault((shape.packed, shape.size, shape.HV), []).append(shape.name)
-    theirs = [
-        Job(operator, False, tuple(names), shard, SHARDS)
-        for operator in reversed(operators)
-        for names in kinds.values()
-        for shard in range(SHARDS)
-    ]
-    ours = [Job(operator, True, tuple(names), 0, 1) for operator in operators
-            for names in kinds.values()]  # fmt: skip
-    return ours if ours_only else theirs + ours
+    found = []
+    for operator in reversed(operators):
+        for whose in sorted({_whose(side) for side in sides_of(operator, ours_only)}):
+            parts = [(shape.name,) for shape in shapes]
+            if whose != "flash-qla":
+                parts = list(map(tuple, kinds.values()))
+            shards = SHARDS if whose == "fla" else 1
+            found += [
+                Job(operator, whose, names, shard, shards)
+                for names in parts
+                for shard in range(shards)
+            ]
+    return sorted(found, key=lambda job: ("flash-qla", "fla", "rewy").index(job.whose))
+
+
+def _whose(side: Side) -> str:
+    return side.name.split()[0]
 
 
 def compile_share(shard: int, shards: int) -> None:
@@ -65,20 +74,21 @@ def compile_share(shard: int, shards: int) -> None:
 
 
 def work(job: Job, policies: list[str]) -> list[str]:
-    """Run everything once on few tokens; returns what was refused."""
+    """Run everything once, on few tokens but for FlashQLA, whose kernels depend on how many there
+    are; returns what was refused.
+    """
     import torch
 
-    if not job.ours:
+    if job.whose == "fla":
         compile_share(job.shard, job.shards)
     refused = []
-    for side in sides_of(job.operator, job.ours):
-        if (side.name == "rewy") != job.ours:
-            continue
-        if side.name == "flash-qla" and job.shard:  # it has no candidates to share
+    for side in sides_of(job.operator, job.whose == "rewy"):
+        if _whose(side) != job.whose:
             continue
         for name in job.shapes:
             shape = SHAPES[name]
-            lengths = (150, 1, 64, 35) if shape.packed else shape.B * (256,)
+            few = (150, 1, 64, 35) if shape.packed else shape.B * (256,)
+            lengths = shape.lengths if job.whose == "flash-qla" else few
             x = make_inputs(job.operator, shape._replace(lengths=lengths),
                             gates_of(job.operator)[0])  # fmt: skip
             for policy in policies:

@@ -7,7 +7,8 @@ import pytest
 pytest.importorskip("triton")
 
 from measuring.rows import tune_anew, tune_briefly
-from measuring.warming import compile_share
+from measuring.shapes import SHAPES
+from measuring.warming import Job, compile_share, jobs
 from triton.runtime import autotuner
 
 
@@ -29,6 +30,22 @@ def tuned(monkeypatch):
         monkeypatch.setattr(autotuner.Autotuner, name, vars(autotuner.Autotuner)[name])
     configs = [autotuner.Config({}, num_warps=warps) for warps in (1, 2, 4, 8)]
     return autotuner.Autotuner(Kernel(), ["x"], configs, ["x"], None, None)
+
+
+def test_shapes_go_together_where_code_is_the_same_but_not_for_flashqla(monkeypatch):
+    monkeypatch.setattr("measuring.sides.missing", lambda package: False)
+    shapes = [SHAPES[name] for name in ("b1-t8192", "b8-t2048", "packed-t16384")]
+    found = jobs(["delta_rule", "gated_delta_rule"], shapes, False)
+    dense, packed = ("b1-t8192", "b8-t2048"), ("packed-t16384",)
+    gated = "gated_delta_rule"
+    assert found[:3] == [Job(gated, "flash-qla", (shape.name,), 0, 1) for shape in shapes]
+    for operator in ("delta_rule", gated):
+        theirs = [job for job in found if job[:2] == (operator, "fla")]
+        assert [job.shapes for job in theirs] == 3 * [dense] + 3 * [packed]
+        assert [job.shard for job in theirs] == 2 * [0, 1, 2]
+        ours = [Job(operator, "rewy", names, 0, 1) for names in (dense, packed)]
+        assert [job for job in found if job[:2] == (operator, "rewy")] == ours
+    assert {job.whose for job in jobs([gated], shapes, True)} == {"rewy"}
 
 
 @pytest.mark.parametrize(("shard", "compiled"), [(0, [1, 4]), (1, [2, 8])])

@@ -104,6 +104,45 @@ else:
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, env=environment)
 
 
+def test_no_compiler_is_loaded_and_none_traces_the_kernels():
+    code = """
+import sys, warnings, torch, rewy
+import tests.triton.interpreter
+from rewy.backends.triton import graph
+traced = []
+for name in ("forward", "backward", "decode"):
+    def watched(*arguments, stage=getattr(graph, name)):
+        traced.append(torch.compiler.is_compiling())
+        return stage(*arguments)
+    setattr(graph, name, watched)
+torch.manual_seed(0)
+q, k, v = torch.nn.functional.normalize(torch.randn(3, 1, 20, 1, 5), dim=-1)
+beta = torch.rand(1, 20, 1)
+
+def gradient(call):
+    x = k.clone().requires_grad_()
+    return torch.autograd.grad(call(x).square().sum(), x)[0]
+
+def chunkwise(x):
+    return rewy.chunk_delta_rule(q, x, v, beta, backend="triton")[0]
+
+def token_by_token(x):
+    return rewy.fused_recurrent_delta_rule(q, x, v, beta, backend="triton")[0]
+
+plain = gradient(chunkwise), token_by_token(k)
+assert "torch._dynamo" not in sys.modules
+warnings.simplefilter("ignore")  # of the compiler
+compiled = [torch.compile(call, backend="eager") for call in (chunkwise, token_by_token)]
+assert "torch._dynamo" in sys.modules
+for _ in range(2):
+    assert torch.equal(gradient(compiled[0]), plain[0])
+    assert torch.equal(compiled[1](k), plain[1])
+assert traced == 9 * [False], traced
+"""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, env=environment)
+
+
 def test_a_gate_that_forgets_gets_no_gradient():
     code = """
 import torch, rewy

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import wraps
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,11 +24,24 @@ def _where(problem: Problem) -> AbstractContextManager:
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
-class Triton:
-    """The Triton backend; on the CPU only where Triton interprets (``TRITON_INTERPRET=1``).
+def _never_traced(method: Callable) -> Callable:
+    """The method as it is for Dynamo, too, which does not understand how kernels are started here.
 
-    ``torch.compile`` calls it as it is: Dynamo does not understand how kernels are started here.
+    ``torch.compiler.disable`` as a decorator imports Dynamo: with nothing cached on disk that took
+    half of a first call, which is for those alone who compile.
     """
+
+    @wraps(method)
+    def call(*arguments: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return torch.compiler.disable(method)(*arguments)
+        return method(*arguments)
+
+    return call
+
+
+class Triton:
+    """The Triton backend; on the CPU only where Triton interprets (``TRITON_INTERPRET=1``)."""
 
     name = "triton"
 
@@ -46,19 +62,19 @@ class Triton:
             return f"K = {problem.spec.K} needs {needs} bytes of shared memory a block, got {has}"
         return None
 
-    @torch.compiler.disable
+    @_never_traced
     def forward(self, problem: Problem) -> tuple[Tensor, Tensor | None, tuple[Tensor | None, ...]]:
         """See :func:`rewy.backends.triton.graph.forward`."""
         with _where(problem):
             return graph.forward(problem)
 
-    @torch.compiler.disable
+    @_never_traced
     def decode(self, problem: Problem) -> tuple[Tensor, Tensor | None, tuple[Tensor | None, ...]]:
         """See :func:`rewy.backends.triton.graph.decode`; nothing is kept but the inputs."""
         with _where(problem):
             return *graph.decode(problem), graph.Saved(None, None, None, None)
 
-    @torch.compiler.disable
+    @_never_traced
     def backward(
         self,
         problem: Problem,

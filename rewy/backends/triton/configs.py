@@ -77,6 +77,7 @@ _BFLOAT16 = {
     "solve": (0, 0, 1, 2),
     "local": (64, 128, 4, 3),
     "local_both": (128, 128, 8, 2),
+    ("local_both", 1): (128, 128, 4, 2),
     ("local_adjoint", 0): (128, 128, 4, 2),
     ("local_adjoint", 1): (128, 128, 4, 2),
     ("local_adjoint", 2): (128, 128, 8, 2),

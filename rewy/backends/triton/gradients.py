@@ -83,6 +83,14 @@ def _gradients(
     empty = tl.zeros([C, BK], dtype=tl.float32)
     for kt in range(0, KP, BK):
         d = kt + tl.arange(0, BK)
+        qt = load_tokens(q, start, rows, hk, H, r, d, K)
+        kt_ = load_tokens(k, start, rows, hk, H, r, d, K)
+        q32, k32 = qt.to(tl.float32), kt_.to(tl.float32)
+        if B_CHANNEL:
+            bt = load_tokens(b, start, rows, h, HV, r, d, K).to(tl.float32)
+        else:
+            bt = load_rows(b, start, rows, h, HV, r)[:, None]
+        bk = (bt * k32).to(OP)  # as the products see it, in both roles: pairs that cancel must
         Dq, Dbk, Dkt = empty, empty, empty
         for vt in range(0, VP, BV):
             e = vt + tl.arange(0, BV)
@@ -95,30 +103,25 @@ def _gradients(
             Dkt = dot(Ut, dST, Dkt, OP, PREC)
             if GATE == 1:
                 kept += tl.sum(ST.to(tl.float32) * dST.to(tl.float32), 0)
-        qt = load_tokens(q, start, rows, hk, H, r, d, K)
-        kt_ = load_tokens(k, start, rows, hk, H, r, d, K)
-        q32, k32 = qt.to(tl.float32), kt_.to(tl.float32)
-        if B_CHANNEL:
-            bt = load_tokens(b, start, rows, h, HV, r, d, K).to(tl.float32)
-        else:
-            bt = load_rows(b, start, rows, h, HV, r)[:, None]
-        bk = (bt * k32).to(OP)  # as the products see it, in both roles: pairs that cancel must
         Dq *= (scale * from_start)[:, None]
-        Dbk *= -from_start[:, None]
-        Dkt *= to_end[:, None]
         Dq = dot(dP, kt_, Dq, OP, PREC)
-        Dbk = dot(dL, kt_, Dbk, OP, PREC)
-        Dk = dot(dPT, qt, empty, OP, PREC)
-        Dk = dot(dLT, bk, Dk, OP, PREC)
-        if GATE == 1:
-            dG += tl.sum(q32 * Dq + bk.to(tl.float32) * Dbk - k32 * Dk, 1)
-            ends += tl.sum(k32 * Dkt, 1)
         store_tokens(dq, start, rows, h, HV, r, d, K, Dq + own[:, None] * k32)
-        store_tokens(dk, start, rows, h, HV, r, d, K, Dk + Dkt + own[:, None] * q32 + bt * Dbk)
+        Dbk *= -from_start[:, None]
+        Dbk = dot(dL, kt_, Dbk, OP, PREC)
         if B_CHANNEL:
             store_tokens(db, start, rows, h, HV, r, d, K, k32 * Dbk)
         else:
             db_rows += tl.sum(k32 * Dbk, 1)
+        Dkt *= to_end[:, None]
+        if GATE == 1:
+            sent = q32 * Dq + bk.to(tl.float32) * Dbk
+            ends += tl.sum(k32 * Dkt, 1)
+        Dkt += own[:, None] * q32 + bt * Dbk
+        Dk = dot(dPT, qt, empty, OP, PREC)
+        Dk = dot(dLT, bk, Dk, OP, PREC)
+        if GATE == 1:
+            dG += tl.sum(sent - k32 * Dk, 1)
+        store_tokens(dk, start, rows, h, HV, r, d, K, Dk + Dkt)
 
     if GATE == 1:
         # A row's gate lies between every earlier row and itself and all later ones: it is owed what

@@ -16,7 +16,7 @@ from torch import Tensor
 from rewy.backends.triton.channel import rows_a_program
 from rewy.backends.triton.channel_gradients import _channel_gradients, _channel_reduction
 from rewy.backends.triton.channel_scores import _channel_scores
-from rewy.backends.triton.common import CHANNEL, HEAD
+from rewy.backends.triton.common import CHANNEL
 from rewy.backends.triton.configs import Config, fills_the_gpu
 from rewy.backends.triton.correction import _correction
 from rewy.backends.triton.decode import _decode
@@ -159,18 +159,12 @@ def _local_stage(
             adjoint = Adjoint(*halves, run.by_chunk(t.C, t.KP), None)
         else:
             adjoint = Adjoint(*halves, None, run.by_chunk(t.C, dtype=torch.float32))
-    uses = [(forward, do is not None)]
-    # With a gate a head a backward took 1.03 ms with one kernel for both and 0.94 with two (H200,
-    # B8 T2048, in different runs).
-    if uses == [(True, True)] and run.gate == HEAD:
-        uses = [(True, False), (False, True)]
-    for use in uses:
-        run.launch(
-            _local, t.M * spec.HV, run.config(LOCAL[use]),
-            x.q, x.k, x.v, x.b, x.w, do, run.G, A, P, *local, *adjoint, t.table, spec.scale,
-            spec.T, t.NT, FORWARD=use[0], REVERSE=use[1],
-            FACTOR=adjoint.b_g is not None,
-        )  # fmt: skip
+    use = forward, do is not None
+    run.launch(
+        _local, t.M * spec.HV, run.config(LOCAL[use]),
+        x.q, x.k, x.v, x.b, x.w, do, run.G, A, P, *local, *adjoint, t.table, spec.scale, spec.T,
+        t.NT, FORWARD=use[0], REVERSE=use[1], FACTOR=adjoint.b_g is not None,
+    )  # fmt: skip
     return local, adjoint
 
 

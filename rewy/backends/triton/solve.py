@@ -69,46 +69,55 @@ def _put(A, chunk, n, m, C: tl.constexpr, value):
 
 
 @triton.jit
+def _plus(L, chunk, n, m, C: tl.constexpr, x, acc, PREC: tl.constexpr):
+    """``acc + L_nm @ x``."""
+    return _times(tl.load(_block(L, chunk, n, m, C)), x, acc, PREC)
+
+
+@triton.jit
 def _solve(L, A, C: tl.constexpr, PREC: tl.constexpr):
     """``A = (I + L)^-1`` of strictly lower ``L [M, HV, C, C]`` float32, C = 16, 32 or 64.
 
-    Diagonal blocks of 16 rows by :func:`_inverse`, then 16 rows after the other, ``A_nm = -A_nn
-    sum_l L_nl A_lm`` over the blocks m <= l < n.
+    Diagonal blocks of 16 rows by :func:`_inverse`, which take their places in L; then one block
+    column after the other, from the diagonal down, ``A_nm = -A_nn sum_l L_nl A_lm`` over the blocks
+    m <= l < n.
     """
     tl.static_assert(C == 16 or C == 32 or C == 64)
     chunk = tl.program_id(0).to(tl.int64)
     N: tl.constexpr = C // 16
     zero = tl.zeros([16, 16], dtype=tl.float32)
-    A00 = _inverse(L, chunk, 0, C, PREC)
-    _put(A, chunk, 0, 0, C, A00)
+    for n in tl.range(N, num_stages=1):  # unrolled, compiling takes four times as long
+        found = _inverse(L, chunk, n, C, PREC)
+        tl.debug_barrier()  # all have read
+        tl.store(_block(L, chunk, n, n, C), found)
+        for m in tl.static_range(1, N):
+            if m > n:
+                _put(A, chunk, n, m, C, zero)
+    tl.debug_barrier()
+    A0 = tl.load(_block(L, chunk, 0, 0, C))
+    _put(A, chunk, 0, 0, C, A0)
     if N > 1:
-        L10 = tl.load(_block(L, chunk, 1, 0, C))
-        A11 = _inverse(L, chunk, 1, C, PREC)
-        A10 = -_times(A11, _times(L10, A00, zero, PREC), zero, PREC)
-        _put(A, chunk, 0, 1, C, zero)
-        _put(A, chunk, 1, 0, C, A10)
-        _put(A, chunk, 1, 1, C, A11)
+        x = _plus(L, chunk, 1, 0, C, A0, zero, PREC)
+        A1 = -_plus(L, chunk, 1, 1, C, x, zero, PREC)
+        _put(A, chunk, 1, 0, C, A1)
+        if N == 4:
+            x = _plus(L, chunk, 2, 1, C, A1, _plus(L, chunk, 2, 0, C, A0, zero, PREC), PREC)
+            A2 = -_plus(L, chunk, 2, 2, C, x, zero, PREC)
+            _put(A, chunk, 2, 0, C, A2)
+            x = _plus(L, chunk, 3, 1, C, A1, _plus(L, chunk, 3, 0, C, A0, zero, PREC), PREC)
+            x = _plus(L, chunk, 3, 2, C, A2, x, PREC)
+            _put(A, chunk, 3, 0, C, -_plus(L, chunk, 3, 3, C, x, zero, PREC))
+        A1 = tl.load(_block(L, chunk, 1, 1, C))
+        _put(A, chunk, 1, 1, C, A1)
     if N == 4:
-        L20, L21 = tl.load(_block(L, chunk, 2, 0, C)), tl.load(_block(L, chunk, 2, 1, C))
-        A22 = _inverse(L, chunk, 2, C, PREC)
-        x = _times(L21, A10, _times(L20, A00, zero, PREC), PREC)
-        A20 = -_times(A22, x, zero, PREC)
-        A21 = -_times(A22, _times(L21, A11, zero, PREC), zero, PREC)
-        for m in tl.static_range(2):
-            _put(A, chunk, m, 2, C, zero)
-            _put(A, chunk, m, 3, C, zero)
-        _put(A, chunk, 2, 0, C, A20)
-        _put(A, chunk, 2, 1, C, A21)
-        _put(A, chunk, 2, 2, C, A22)
-        _put(A, chunk, 2, 3, C, zero)
-        L30, L31 = tl.load(_block(L, chunk, 3, 0, C)), tl.load(_block(L, chunk, 3, 1, C))
-        L32 = tl.load(_block(L, chunk, 3, 2, C))
-        A33 = _inverse(L, chunk, 3, C, PREC)
-        x = _times(L31, A10, _times(L30, A00, zero, PREC), PREC)
-        x = _times(L32, A20, x, PREC)
-        _put(A, chunk, 3, 0, C, -_times(A33, x, zero, PREC))
-        x = _times(L32, A21, _times(L31, A11, zero, PREC), PREC)
-        _put(A, chunk, 3, 1, C, -_times(A33, x, zero, PREC))
-        x = _times(L32, A22, zero, PREC)
-        _put(A, chunk, 3, 2, C, -_times(A33, x, zero, PREC))
-        _put(A, chunk, 3, 3, C, A33)
+        x = _plus(L, chunk, 2, 1, C, A1, zero, PREC)
+        A2 = -_plus(L, chunk, 2, 2, C, x, zero, PREC)
+        _put(A, chunk, 2, 1, C, A2)
+        x = _plus(L, chunk, 3, 2, C, A2, _plus(L, chunk, 3, 1, C, A1, zero, PREC), PREC)
+        _put(A, chunk, 3, 1, C, -_plus(L, chunk, 3, 3, C, x, zero, PREC))
+        A2 = tl.load(_block(L, chunk, 2, 2, C))
+        _put(A, chunk, 2, 2, C, A2)
+        x = _plus(L, chunk, 3, 2, C, A2, zero, PREC)
+        A3 = tl.load(_block(L, chunk, 3, 3, C))
+        _put(A, chunk, 3, 2, C, -_times(A3, x, zero, PREC))
+        _put(A, chunk, 3, 3, C, A3)

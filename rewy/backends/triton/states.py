@@ -60,14 +60,10 @@ def _rows(x, chunk, r, C: tl.constexpr, there):
 
 
 @triton.jit
-def _total(last, tokens, GATE: tl.constexpr):
-    """Decay over the whole chunk, a factor of the state: ``[KP, 1]`` or ``[1, 1]``.
-
-    Without a gate it is 1, and the compiler does not know. An earlier form of the reverse pass,
-    which waited for Y_hat, was faster so on an H200; this one has not been tried with it known.
-    """
+def _total(last, GATE: tl.constexpr):
+    """Decay over the whole chunk, a factor of the state: ``[KP, 1]`` or ``[1, 1]``."""
     if GATE == 0:
-        total = tl.where(tokens < 0, 0.0, 1.0) + tl.zeros([1], dtype=tl.float32)
+        total = tl.full([1], 1.0, dtype=tl.float32)
     else:
         total = decay(last)
     return total[:, None]
@@ -114,7 +110,7 @@ def _states(
         else:
             rows = tl.minimum(tokens - i * C, C)
             kT = load_tokens_t(k, start + i * C, rows, h // (HV // H), H, r, d, K)
-        state *= _total(last, tokens, GATE)
+        state *= _total(last, GATE)
         chunk += HV
         there = i + 1 < chunks
         if GATE == 1:
@@ -164,7 +160,7 @@ def _reverse_states(
         rows = tl.minimum(tokens - i * C, C)
         dO = load_tokens(do, start + i * C, rows, h, HV, r, e, V)
         qT = tl.load(tile_t(Q_g, chunk, C, KP, r, d))
-        state *= _total(last, tokens, GATE)
+        state *= _total(last, GATE)
         if FACTOR:
             kT = load_tokens_t(k, start + i * C, rows, h // (HV // H), H, r, d, K)
             Yt *= factor[:, None]
