@@ -32,7 +32,9 @@ class Floor(NamedTuple):
 
 
 def kept_bytes(operator: str, shape: Shape, policy: str) -> int:
-    """A and with a channel gate P; under 'save' U and S, too, all in bfloat16."""
+    """A and with a channel gate P; under 'save' U and S, too, all in bfloat16. Gate sums, which a
+    backward can read in the gates' place, are left out.
+    """
     size = shape.size
     one = 2 * C * C if operator in CHANNEL else C * C
     if policy == "save":

@@ -30,7 +30,6 @@ from measuring.shapes import (
     small,
 )
 from measuring.timing import spread
-from measuring.warming import jobs
 
 ROOT = Path(__file__).parents[2]
 H200 = Ceilings(4.3e12, 788e12)
@@ -208,15 +207,6 @@ def test_from_merges_runs_of_one_card(tmp_path):
 
 def test_spread():
     assert spread([5.0, 1.0, 2.0, 3.0, 4.0, 6.0]) == {"median": 3.5, "low": 2.0, "high": 5.0}
-
-
-def test_warming_covers_each_kind_of_shape_once():
-    every = jobs(["kda"], list(SHAPES.values()), ours_only=False)
-    ours = [job.shapes for job in every if job.ours]
-    assert sorted(name for names in ours for name in names) == sorted(SHAPES)
-    assert ("b1-t8192", "b1-t32768", "b8-t2048", "b4-t8192") in ours
-    assert {job.shard for job in every if not job.ours} == {0, 1, 2}
-    assert jobs(["kda"], list(SHAPES.values()), ours_only=True) == [j for j in every if j.ours]
 
 
 def test_a_row_is_measured_and_told():

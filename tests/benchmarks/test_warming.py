@@ -45,7 +45,10 @@ def test_shapes_go_together_where_code_is_the_same_but_not_for_flashqla(monkeypa
         assert [job.shard for job in theirs] == 2 * [0, 1, 2]
         ours = [Job(operator, "rewy", names, 0, 1) for names in (dense, packed)]
         assert [job for job in found if job[:2] == (operator, "rewy")] == ours
-    assert {job.whose for job in jobs([gated], shapes, True)} == {"rewy"}
+    every = list(SHAPES.values())
+    assert {job.whose for job in jobs([gated], every, True)} == {"rewy"}
+    ours = [name for job in jobs([gated], every, True) for name in job.shapes]
+    assert sorted(ours) == sorted(SHAPES)
 
 
 @pytest.mark.parametrize(("shard", "compiled"), [(0, [1, 4]), (1, [2, 8])])

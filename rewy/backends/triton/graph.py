@@ -35,12 +35,13 @@ class Saved(NamedTuple):
     """Kept beside the inputs: A and, with a channel gate, P under both policies, the rest under
     'save' alone.
 
-    A, P: ``[M, HV, C, C]``; U: ``[M, HV, C, VP]``; S, the states before each chunk:
-    ``[M, HV, KP, VP]``.
+    A, P: ``[M, HV, C, C]``; G, gate sums: ``[M, HV, C, 1 or KP]``; U: ``[M, HV, C, VP]``; S, the
+    states before each chunk: ``[M, HV, KP, VP]``.
     """
 
     A: Tensor | None
     P: Tensor | None
+    G: Tensor | None
     U: Tensor | None
     S: Tensor | None
 
@@ -91,15 +92,18 @@ def forward(problem: Problem) -> tuple[Tensor, Tensor | None, Saved]:
     del local  # its memory is wanted
     o = _output_stage(run, P, U, S)
     P = P if run.gate == CHANNEL else None
-    return o, ht, Saved(A, P, U, S) if problem.spec.policy == "save" else Saved(A, P, None, None)
+    saved = Saved(A, P, run.G, U, S)
+    if problem.spec.policy == "recompute":
+        saved = saved._replace(G=None, U=None, S=None)
+    return o, ht, saved
 
 
 def backward(problem: Problem, saved: Saved, do: Tensor | None, dht: Tensor | None) -> Tensors:
     """Gradients of every tensor of the problem, each in its tensor's shape and type, None where it
     is.
     """
-    run = Run(problem)
-    A, P, U, S = saved
+    A, P, G, U, S = saved
+    run = Run(problem, G=G)
     do = torch.zeros_like(run.active.v) if do is None else do.contiguous()
     recompute = U is None
     if A is None:  # the forward decoded

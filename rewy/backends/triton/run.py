@@ -32,7 +32,7 @@ class Run:
         lies between stages. known: the sizes that are compiled in. G: gate sums, or None.
     """
 
-    def __init__(self, problem: Problem, sums: bool = True):
+    def __init__(self, problem: Problem, sums: bool = True, G: Tensor | None = None):
         spec, x = problem
         self.problem, self.spec = problem, spec
         self.active = activate(problem)
@@ -44,8 +44,8 @@ class Run:
         t = self.tiles
         whole = (t.C, t.KP, t.VP) == (CHUNKS[-1], spec.K, spec.V)
         self.known = SIZES if self.operand == "bf16" and whole else ()
-        self.G = None
-        if self.gate and sums:
+        self.G = G
+        if self.gate and sums and G is None:
             wide = self.operand == "ieee"
             self.G = gate_sums(self.active.g, t, spec.HV, spec.T, wide, bool(self.known))
 
