@@ -61,7 +61,7 @@ def _correction(
     dLt = tl.zeros([C, C], dtype=tl.float32)
     own = tl.zeros([C], dtype=tl.float32)
     written = tl.zeros([C], dtype=tl.float32)
-    for vt in range(0, VP, BV):
+    for vt in tl.range(0, VP, BV, num_stages=1):  # nothing ahead of time: see gradients.py
         e = vt + tl.arange(0, BV)
         dO, Yt, Ut = residuals(do, Y, U, chunk, start, rows, h, HV, V, r, e, C, VP)
         UT = tl.load(tile_t(U, chunk, C, VP, r, e))

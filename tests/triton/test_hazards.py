@@ -1,0 +1,98 @@
+"""That overwriting what a product still reads is seen, in what Triton compiles and in its steps."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("triton")
+
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from tests.triton.hazards import hazards
+
+
+@triton.jit
+def _gram(x, y, out, sums, T, AHEAD: tl.constexpr):
+    """``X Y^T`` and ``Y X^T``, and of each row the sum of X Y."""
+    r = tl.arange(0, 64)
+    first = tl.zeros([64, 64], dtype=tl.float32)
+    second = tl.zeros([64, 64], dtype=tl.float32)
+    both = tl.zeros([64], dtype=tl.float32)
+    for t in tl.range(0, T, 64, num_stages=AHEAD):
+        at = r[:, None] * 4096 + t + r[None, :]
+        X, Y = tl.load(x + at), tl.load(y + at)
+        both += tl.sum(X.to(tl.float32) * Y.to(tl.float32), 1)
+        first = tl.dot(X, tl.trans(Y), first)
+        second = tl.dot(Y, tl.trans(X), second)
+    at = r[:, None] * 64 + r[None, :]
+    tl.store(out + at, first)
+    tl.store(out + 4096 + at, second)
+    tl.store(sums + r, both)
+
+
+def _compiled(ahead: int) -> str:
+    names = ("x", "y", "out", "sums")
+    signature = dict(zip(names, ("*bf16", "*bf16", "*fp32", "*fp32"), strict=True))
+    source = ASTSource(
+        _gram,
+        {**signature, "T": "i32", "AHEAD": "constexpr"},
+        {"AHEAD": ahead},
+        {(n,): [["tt.divisibility", 16]] for n in range(5)},
+    )
+    target = GPUTarget("cuda", 90, 32)
+    return triton.compile(source, target=target, options={"num_warps": 4}).asm["ttgir"]
+
+
+@pytest.mark.skipif(not triton.__version__.startswith("3.6."), reason="other Tritons may be right")
+def test_triton_has_a_place_too_few_for_tiles_that_registers_want_too():
+    assert any("a copy to" in line for line in hazards(_compiled(3)))
+
+
+def test_nothing_is_overwritten_where_nothing_is_asked_for_ahead():
+    assert hazards(_compiled(1)) == []
+
+
+LOOP = """
+%c0_i32 = arith.constant 0 : i32
+%c1_i32 = arith.constant 1 : i32
+%c-1_i32 = arith.constant -1 : i32
+%last = arith.constant {places} : i32
+%cst = arith.constant dense<0.000000e+00> : tensor<64x64xf32, #mma>
+%tiles = ttg.local_alloc : () -> !ttg.memdesc<{places}x64x64xbf16, #shared, #smem, mutable>
+%out:3 = scf.for %n = %c0_i32 to %N step %c1_i32 iter_args(%acc = %cst, %to = %c1_i32, \
+%of = %c-1_i32) -> (tensor<64x64xf32, #mma>, i32, i32)  : i32 {{
+  %of_1 = arith.addi %of, %c1_i32 : i32
+  %of_2 = arith.cmpi sge, %of_1, %last : i32
+  %of_3 = arith.select %of_2, %c0_i32, %of_1 : i32
+  %tile = ttg.memdesc_index %tiles[%of_3] : !ttg.memdesc<x> -> !ttg.memdesc<y>
+  %other = ttg.memdesc_trans %tile {{order = array<i32: 1, 0>}} : !ttg.memdesc<y> -> !ttg.memdesc<z>
+  %dot = ttng.warp_group_dot %other, %tile, %acc {{inputPrecision = 0 : i32, isAsync = true}} : x
+  {wait}
+  %to_1 = arith.addi %to, %c1_i32 : i32
+  %to_2 = arith.cmpi sge, %to_1, %last : i32
+  %to_3 = arith.select %to_2, %c0_i32, %to_1 : i32
+  %next = ttg.memdesc_index %tiles[%to_3] : !ttg.memdesc<x> -> !ttg.memdesc<y>
+  %copy = ttg.async_copy_global_to_local %at, %next mask %there : tensor<x> -> <y>
+  scf.yield %dot, %to_3, %of_3 : tensor<64x64xf32, #mma>, i32, i32
+}} loc(#loc1)
+"""
+WAIT = "%done:2 = ttng.warp_group_dot_wait %dot, %tile {{pendings = {} : i32}} : x, y"
+ALL, ALL_BUT_ONE = WAIT.format(0), WAIT.format(1)
+
+
+@pytest.mark.parametrize(
+    ("places", "wait", "seen"),
+    [
+        (2, ALL, False),
+        (2, ALL_BUT_ONE, True),
+        (3, ALL_BUT_ONE, False),
+        (3, "", True),
+    ],
+)
+def test_a_copy_must_find_its_place_free(places, wait, seen):
+    """The copy is for the tile after next."""
+    found = hazards(LOOP.format(places=places, wait=wait))
+    assert found == (["a copy to %tiles while %dot reads it"] if seen else [])
