@@ -1,4 +1,4 @@
-"""``python -m properties``: replay a failure, calibrate kappa."""
+"""``python -m properties``: replay a failure, calibrate kappa, look for races in compiled code."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from properties import session
 from properties.calibrate import calibrate
 from properties.case import OPERATORS, Case
 from properties.corpus import load
+from properties.hazards import files, hazards
 from properties.implementations import default, find
 from properties.law import load_laws
 from properties.verdict import KAPPA, Mismatch
@@ -26,6 +27,11 @@ def _parser() -> argparse.ArgumentParser:
     replay.add_argument("--case", help="the case as JSON, where no file is given")
     replay.add_argument("--implementation", action="append", metavar="NAME", help="repeatable")
     replay.add_argument("--device", default="cpu")
+
+    look = commands.add_parser(
+        "hazards", help="what compiled Triton kernels overwrite while a product reads it"
+    )
+    look.add_argument("paths", nargs="+", type=Path, help="*.ttgir, or folders such as the cache")
 
     weigh = commands.add_parser("calibrate", help="scores at kappa = 1, from which kappa is chosen")
     weigh.add_argument("--draws", type=int, default=1000)
@@ -78,6 +84,20 @@ def _replay(options: argparse.Namespace) -> int:
     return 1 if failures else 0
 
 
+def _hazards(options: argparse.Namespace) -> int:
+    told, every = 0, files(options.paths)
+    for path in every:
+        try:
+            found = hazards(path.read_text())
+        except ValueError as error:
+            found = [str(error)]
+        told += bool(found)
+        for line in found:
+            print(f"{path}: {line}")
+    print(f"{told} of {len(every)} kernels")
+    return 1 if told else 0
+
+
 def _calibrate(options: argparse.Namespace) -> int:
     if options.draws < 1 or options.processes < 1:
         raise ValueError("calibrate: --draws and --processes must be at least 1")
@@ -99,7 +119,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command; 0 when all is well, 1 when a law is broken, 2 for a wrong call."""
     options = _parser().parse_args(arguments)
     try:
-        return {"replay": _replay, "calibrate": _calibrate}[options.command](options)
+        commands = {"replay": _replay, "calibrate": _calibrate, "hazards": _hazards}
+        return commands[options.command](options)
     except (ValueError, OSError) as error:
         print(f"python -m properties: {error}", file=sys.stderr)
         return 2

@@ -38,6 +38,13 @@ def unpack(case: Case, inputs: Inputs, n: int) -> tuple[Case, Inputs]:
     return alone, with_arrays(inputs, **arrays)
 
 
+def no_exponentials(case: Case) -> bool:
+    """Whether no transcendental function meets anything but 0. Elsewhere a CPU's bits depend on
+    where an element lies: a vectorised loop hands its last few to another exponential.
+    """
+    return case.gates == "zero" and not case.beta_sigmoid
+
+
 def plain_arguments(case: Case) -> bool:
     """Whether the arguments are the recurrence's own, without activation."""
     return not (case.qk_l2norm or case.gate_in_kernel or case.beta_sigmoid)

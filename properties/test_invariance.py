@@ -1,8 +1,7 @@
 """What must not matter: chunk size, the order of heads and batch members, padding, and packing.
 
-The order of heads and of batch members does not matter to the bit, but for one thing: a vectorised
-loop hands its last few elements to another exponential. So where no transcendental function meets
-anything but 0, bits are compared, and else the budget alone.
+The order of heads and of batch members does not matter to the bit, where no exponentials differ by
+place (``editing.no_exponentials``); elsewhere the budget alone judges.
 """
 
 from __future__ import annotations
@@ -14,7 +13,15 @@ import numpy as np
 
 from properties import session, truth
 from properties.case import CHOICES, Case
-from properties.editing import PER_HEAD, TOKENS, map_tokens, packed_as, unpack, with_arrays
+from properties.editing import (
+    PER_HEAD,
+    TOKENS,
+    map_tokens,
+    no_exponentials,
+    packed_as,
+    unpack,
+    with_arrays,
+)
 from properties.implementations import Implementation
 from properties.law import law, run
 from properties.strategies import cases
@@ -25,7 +32,7 @@ def _judge_moved(case: Case, implementation: Implementation, found: dict[str, np
     """Results moved back to where they were, judged by those of the unmoved call, or by the truth
     and budget of it.
     """
-    if case.gates == "zero" and not case.beta_sigmoid:
+    if no_exponentials(case):
         judge_bits(case, found, run(case, implementation), "those of the first order")
     judge(case, found, *truth.budget(case, implementation.precision(case))).check()
 

@@ -1,19 +1,26 @@
-"""The same call again, or the same graph again, gives the same bits."""
+"""The same call again, the same graph again, or the same sequences again in one call give the same
+bits.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from properties import session, truth
 from properties.case import Case
+from properties.editing import PER_HEAD, map_tokens, no_exponentials, with_arrays
 from properties.implementations import Implementation, TorchOperators
 from properties.implementations.base import arguments
 from properties.implementations.tensors import to_array
 from properties.law import NOTHING, law, run
 from properties.strategies import cases
-from properties.verdict import judge, judge_bits
+from properties.verdict import STATES, judge, judge_bits
+
+COPIES = 64
+NUMBERS = 1 << 21  # in the arguments of all copies together
 
 
 @law(cases)
@@ -52,3 +59,35 @@ def test_the_graph_can_be_used_again(case: Case, implementation: Implementation)
         for found in (once, again)
     ]
     judge_bits(case, both[1], both[0], "those of the first backward")
+
+
+@law(cases)
+def test_copies_in_one_call_get_equal_bits(case: Case, implementation: Implementation) -> object:
+    """The same sequences many times over in one call, each copy judged by the first.
+
+    An accelerator is kept busy by them. What depends on which of its parts is faster, such as
+    memory that one overwrites while another reads it, seldom shows in a single small case. On a CPU
+    there are three, and none where exponentials differ by place.
+    """
+    on_cpu = torch.device(session.device()).type == "cpu"
+    if on_cpu and not no_exponentials(case):
+        return NOTHING
+    inputs = truth.inputs_of(case)
+    numbers = sum(x.size for x in inputs.present().values())
+    copies = 3 if on_cpu else max(2, min(COPIES, NUMBERS // max(1, numbers)))
+    many = replace(case, lengths=case.lengths * copies, cut=0)
+    if implementation.refuses(many, session.device()) is not None:
+        return NOTHING
+    axis = 1 if case.packed else 0
+    arrays = map_tokens(inputs, lambda x: np.concatenate(copies * [x], axis))
+    for name in ("h0", "dht"):
+        if inputs[name] is not None:
+            arrays[name] = np.concatenate(copies * [inputs[name]])
+    found = {}
+    for name, x in run(many, implementation, with_arrays(inputs, **arrays)).items():
+        if name.removeprefix("d") not in PER_HEAD:  # whose gradients are sums over all
+            parts = np.split(x, copies, 0 if name in STATES else axis)
+            found[name] = np.stack(parts)
+    first = {name: np.broadcast_to(x[:1], x.shape) for name, x in found.items()}
+    judge_bits(many, found, first, "those of the first copy")
+    return None

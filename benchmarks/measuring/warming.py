@@ -8,9 +8,10 @@ binary there. The environment must say ``FLA_CACHE_RESULTS=0``, else fla would k
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, NamedTuple
 
-from measuring.shapes import SHAPES, Shape, gates_of, make_inputs
+from measuring.shapes import SHAPES, Shape, gates_of, make_inputs, small
 from measuring.sides import Side, sides_of
 
 SHARDS = 3  # processes that share the candidates of one operator and kind of shape
@@ -74,8 +75,8 @@ def compile_share(shard: int, shards: int) -> None:
 
 
 def work(job: Job, policies: list[str]) -> list[str]:
-    """Run everything once, on few tokens but for FlashQLA, whose kernels depend on how many there
-    are; returns what was refused.
+    """Run everything once on few tokens; FlashQLA, whose kernels depend on how many there are, on
+    as many as are checked and as are timed. Returns what was refused.
     """
     import torch
 
@@ -85,19 +86,18 @@ def work(job: Job, policies: list[str]) -> list[str]:
     for side in sides_of(job.operator, job.whose == "rewy"):
         if _whose(side) != job.whose:
             continue
-        for name in job.shapes:
+        for name, policy in itertools.product(job.shapes, policies):
             shape = SHAPES[name]
+            if side.refuses(job.operator, shape, policy):
+                continue
             few = (150, 1, 64, 35) if shape.packed else shape.B * (256,)
-            lengths = shape.lengths if job.whose == "flash-qla" else few
-            x = make_inputs(job.operator, shape._replace(lengths=lengths),
-                            gates_of(job.operator)[0])  # fmt: skip
-            for policy in policies:
-                if side.refuses(job.operator, shape, policy):
-                    continue
-                try:
-                    y = x.under(policy)
-                    side.backward(job.operator, y, side.forward(job.operator, y)[1])
-                except Exception as error:  # it will be refused when it is measured, too
-                    refused.append(f"{side.name}, {name}, {policy}: {error}")
-                torch.cuda.synchronize()
+            both = small(shape).lengths, shape.lengths
+            try:
+                for lengths in both if job.whose == "flash-qla" else [few]:
+                    x = make_inputs(job.operator, shape._replace(lengths=lengths),
+                                    gates_of(job.operator)[0]).under(policy)  # fmt: skip
+                    side.backward(job.operator, x, side.forward(job.operator, x)[1])
+            except Exception as error:  # it will be refused when it is measured, too
+                refused.append(f"{side.name}, {name}, {policy}: {error}")
+            torch.cuda.synchronize()
     return refused

@@ -156,6 +156,17 @@ FAULTS = (
         ("delta_rule",),
     ),
     Fault(
+        "last-of-many-sequences-a-bit-off",
+        "compiler, race",
+        ARGUMENTS,
+        "    dq, dk = ungroup(d.q), ungroup(d.k)\n",
+        "    dq, dk = ungroup(d.q), ungroup(d.k)\n"
+        "    if len(dk) > 5:\n"
+        "        dk = dk.clone()\n"
+        "        dk[-1] = dk[-1].nextafter(2 * dk[-1])\n",
+        ("delta_rule",),
+    ),
+    Fault(
         "dA_log-of-the-first-batch-member",
         "reduction",
         ARGUMENTS,

@@ -24,6 +24,7 @@ FIRST = (
     "bad_input_is_refused_by_name",
     "decoding_equals_chunkwise",
     "repeated_calls_are_bitwise_equal",
+    "copies_in_one_call_get_equal_bits",
     "policies_are_bitwise_equal",
     "suffix_edits_keep_the_prefix_bitwise",
     "views_equal_contiguous_copies",

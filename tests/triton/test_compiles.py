@@ -10,8 +10,8 @@ import torch
 pytest.importorskip("triton")
 
 from properties.case import OPERATORS
+from properties.hazards import hazards
 from tests.triton.compiling import Launch, Usage, compile_for, form, launches, problem, usage
-from tests.triton.hazards import hazards
 
 SHARED = {80: 166_912, 90: 232_448, 100: 232_448}  # bytes a program may have
 STACK = 256  # bytes a thread that may be spilled registers, in the forms that models are trained in

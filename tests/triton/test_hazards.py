@@ -11,7 +11,8 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from tests.triton.hazards import hazards
+from properties.__main__ import main
+from properties.hazards import hazards
 
 
 @triton.jit
@@ -33,17 +34,19 @@ def _gram(x, y, out, sums, T, AHEAD: tl.constexpr):
     tl.store(sums + r, both)
 
 
-def _compiled(ahead: int) -> str:
-    names = ("x", "y", "out", "sums")
-    signature = dict(zip(names, ("*bf16", "*bf16", "*fp32", "*fp32"), strict=True))
-    source = ASTSource(
-        _gram,
-        {**signature, "T": "i32", "AHEAD": "constexpr"},
-        {"AHEAD": ahead},
-        {(n,): [["tt.divisibility", 16]] for n in range(5)},
-    )
+def _ttgir(kernel: triton.JITFunction, signature: dict, constants: dict) -> str:
+    """As compiled for Hopper, four warps, with pointers to 16 bytes."""
+    aligned = {(n,): [["tt.divisibility", 16]] for n, kind in enumerate(signature.values())
+               if kind.startswith("*")}  # fmt: skip
+    source = ASTSource(kernel, signature, constants, aligned)
     target = GPUTarget("cuda", 90, 32)
     return triton.compile(source, target=target, options={"num_warps": 4}).asm["ttgir"]
+
+
+def _compiled(ahead: int) -> str:
+    names = ("x", "y", "out", "sums", "T", "AHEAD")
+    types = ("*bf16", "*bf16", "*fp32", "*fp32", "i32", "constexpr")
+    return _ttgir(_gram, dict(zip(names, types, strict=True)), {"AHEAD": ahead})
 
 
 @pytest.mark.skipif(not triton.__version__.startswith("3.6."), reason="other Tritons may be right")
@@ -53,6 +56,30 @@ def test_triton_has_a_place_too_few_for_tiles_that_registers_want_too():
 
 def test_nothing_is_overwritten_where_nothing_is_asked_for_ahead():
     assert hazards(_compiled(1)) == []
+
+
+@pytest.mark.parametrize("gated", [True, False])
+def test_the_kernel_that_fla_refuses_on_hopper(gated):
+    """fla-org/flash-linear-attention#640: its states are wanted by products and, with a gate, in
+    registers.
+    """
+    kernel = pytest.importorskip("fla.ops.common.chunk_o").chunk_bwd_kernel_dqkwg
+    if not triton.__version__.startswith("3.6."):
+        pytest.skip("other Tritons may be right")
+    while not isinstance(kernel, triton.JITFunction):
+        kernel = kernel.fn
+    constants = {
+        "g_gamma": None, "cu_seqlens": None, "chunk_indices": None, "B": 1, "H": 16, "HV": 16,
+        "K": 128, "V": 128, "BT": 64, "BK": 64, "BV": 64, "USE_G": gated, "USE_G_GAMMA": False,
+        "USE_DW": True, "STATE_V_FIRST": False, "IS_VARLEN": False,
+    } | ({} if gated else {"g": None, "dg": None})  # fmt: skip
+    types = {"g": "*fp32", "dg": "*fp32", "scale": "fp32", "T": "i32"}
+    signature = {
+        name: "constexpr" if name in constants else types.get(name, "*bf16")
+        for name in kernel.arg_names
+    }
+    found = hazards(_ttgir(kernel, signature, constants))
+    assert bool(found) == gated, found
 
 
 LOOP = """
@@ -96,3 +123,20 @@ def test_a_copy_must_find_its_place_free(places, wait, seen):
     """The copy is for the tile after next."""
     found = hazards(LOOP.format(places=places, wait=wait))
     assert found == (["a copy to %tiles while %dot reads it"] if seen else [])
+
+
+def test_it_is_told_file_by_file(tmp_path, capsys):
+    (tmp_path / "deep").mkdir()
+    bad, good, other = (tmp_path / name for name in ("deep/bad.ttgir", "good.ttgir", "x.ttgir"))
+    bad.write_text(LOOP.format(places=2, wait=ALL_BUT_ONE))
+    good.write_text(LOOP.format(places=3, wait=ALL_BUT_ONE))
+    assert main(["hazards", str(tmp_path)]) == 1
+    told = capsys.readouterr().out.splitlines()
+    assert told == [f"{bad}: a copy to %tiles while %dot reads it", "1 of 2 kernels"]
+    assert main(["hazards", str(good)]) == 0
+    other.write_text("%0 = scf.for %n = %a to %b step %c {\n")
+    assert main(["hazards", str(other)]) == 1
+    assert "not understood" in capsys.readouterr().out
+    for wrong in (tmp_path / "none", tmp_path / "deep" / "empty"):
+        assert main(["hazards", str(wrong)]) == 2
+    assert "is not there" in capsys.readouterr().err

@@ -2,7 +2,7 @@
 
 Tried on an H200 with Triton 3.6, each against float64 on the device, since Triton has compiled
 wrong code for single configurations: tiles that are overwritten while a product reads them, which
-tests/triton/hazards.py sees in the code; and in an earlier form, for reasons not known, the state
+properties/hazards.py sees in the code; and in an earlier form, for reasons not known, the state
 passes with one stage on four warps, and with tiles of 64 in four stages. Four warps and 64 rows
 make a warp group; chunks below 64, and TF32, therefore run on two warps, which use the older matrix
 instruction.

@@ -41,7 +41,7 @@ def _gradients(
     r = tl.arange(0, C)
     one = tl.arange(0, 1)
     # Tiles that registers want, too, are not asked for ahead of time: Triton 3.6 provides a place
-    # too few, and the next ones land where products still read (tests/triton/hazards.py).
+    # too few, and the next ones land where products still read (properties/hazards.py).
     AHEAD: tl.constexpr = None if ONE_V else 1
     db_rows = tl.zeros([C], dtype=tl.float32)
 

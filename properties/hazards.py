@@ -1,16 +1,22 @@
-"""Memory that is written while a product in flight still reads it.
+"""Shared memory that is written while a product in flight still reads it: a race in compiled code.
 
 On Hopper, products are started and waited for later; meanwhile the next tiles come by asynchronous
 copies. Triton 3.6 gives a buffer too few where a tile is wanted both by a product and in registers,
 and the copy for a later step then lands on the tile that an unfinished product reads. (A copy past
 the loop's end, too: masked off, it fills with zeros.) What is read depends on who is faster, so a
-card shows it seldom; the code always does. Here Triton's own form of a compiled kernel, the last
-before it becomes machine code, is gone through step by step.
+card shows it seldom and a sanitizer not at all; the code always does. Here Triton's own form of a
+compiled kernel, the last before it becomes machine code (``compiled.asm["ttgir"]``, ``*.ttgir`` in
+its cache), is gone through step by step. No GPU is needed, nor Triton.
+
+Seen are the products of Hopper (``ttng.warp_group_dot``), and copies and stores to what they read;
+not the waiting between warps, nor memory that one buffer hands on to another.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from pathlib import Path
 from typing import NamedTuple
 
 STEPS = 4  # of each loop: more than there are buffers
@@ -44,10 +50,33 @@ class Product(NamedTuple):
 
 
 def hazards(ttgir: str) -> list[str]:
-    """What is overwritten too soon, a line each."""
+    """What is overwritten too soon in a kernel in Triton's GPU dialect, a line each.
+
+    Raises:
+        ValueError: it is not understood.
+    """
     walk = _Walk()
-    walk.block([line.strip() for line in ttgir.splitlines()])
+    try:
+        walk.block([line.strip() for line in ttgir.splitlines()])
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"not understood: {type(error).__name__}: {error}") from error
     return sorted(walk.found)
+
+
+def files(paths: Iterable[Path]) -> list[Path]:
+    """The kernels among files and, at any depth, in folders.
+
+    Raises:
+        ValueError: a path is not there, or there is no kernel.
+    """
+    found: list[Path] = []
+    for path in paths:
+        if not path.exists():
+            raise ValueError(f"hazards: {path} is not there")
+        found += sorted(path.rglob("*.ttgir")) if path.is_dir() else [path]
+    if not found:
+        raise ValueError(f"hazards: no *.ttgir in {', '.join(map(str, paths))}")
+    return found
 
 
 class _Walk:
