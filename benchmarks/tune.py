@@ -3,8 +3,9 @@
     python benchmarks/tune.py --operator kda --kernel channel_gradients [--shapes 1x8192 8x2048]
 
 Every candidate is compiled and checked in a process of its own, against the eager graph in float64:
-a configuration that Triton compiles wrongly may fault, and a fault ends its process. The right ones
-are then timed, fastest first. With ``--remember`` every later process on this machine uses the
+a configuration that Triton compiles wrongly may fault, and a fault ends its process. What is wrong
+by chance alone, and seldom, its code tells (properties/hazards.py). The right ones are then timed,
+fastest first. With ``--remember`` every later process on this machine uses the
 fastest (see rewy/backends/triton/remembered.py); what is to ship goes into configs.py by hand.
 """
 
@@ -150,6 +151,14 @@ def error_of(operator: str, H: int, size: int) -> float:
     return max(errors) if all(e == e for e in errors) else float("inf")
 
 
+def overwritten() -> list[str]:
+    """What the kernels that this process has launched overwrite while a product reads it."""
+    from properties.hazards import hazards
+    from rewy.backends.triton import start
+
+    return [line for kernel in start._compiled.values() for line in hazards(kernel.asm["ttgir"])]
+
+
 def in_a_process(step: str, jobs: list[Job], options: argparse.Namespace) -> tuple[int, list]:
     """(exit status, the JSON lines printed) of a step in a process of its own."""
     command = [sys.executable, __file__, "--step", step, "--jobs", json.dumps(jobs)]
@@ -165,8 +174,9 @@ def check(job: Job, options: argparse.Namespace) -> Outcome:
     status, lines = in_a_process("check", [job], options)
     if status or not lines:
         return Outcome(job, False, f"its process ended with {status}")
-    (error,) = lines
-    return Outcome(job, error <= LARGEST_ERROR, f"error {error:.1e}")
+    ((error, found),) = lines
+    told = ", ".join([f"error {error:.1e}", *found[:1]])
+    return Outcome(job, error <= LARGEST_ERROR and not found, told)
 
 
 def time_candidates(jobs: list[Job], options: argparse.Namespace) -> list[tuple[dict, Job]]:
@@ -263,7 +273,8 @@ def work(step: str, jobs: list[Job], options: argparse.Namespace) -> None:
     """One step, in this process: JSON lines to standard output."""
     if step == "check":
         choose(jobs[0])
-        print(json.dumps(error_of(jobs[0].operator, options.heads, options.size)))
+        error = error_of(jobs[0].operator, options.heads, options.size)
+        print(json.dumps((error, overwritten())))
         return
     for milliseconds, job in time_candidates(jobs, options):
         print(json.dumps({**job._asdict(), "size": options.size, "milliseconds": milliseconds}))

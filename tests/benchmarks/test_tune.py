@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -9,7 +11,7 @@ pytest.importorskip("triton")
 
 import tune
 
-from rewy.backends.triton import remembered, run
+from rewy.backends.triton import remembered, run, start
 from rewy.backends.triton.configs import Config, config
 
 LINE = {"operator": "gdn2", "kernel": "channel_scores", "config": [64, 0, 1, 2], "size": 64}
@@ -48,3 +50,21 @@ def test_a_candidate_goes_before_what_is_remembered(monkeypatch):
     sizes = 64, 128, 128, "bf16", 2, True, 16
     assert run.config("local", *sizes) == Config(64, 64, 8, 3)
     assert run.config("output", *sizes) == config("output", *sizes)
+
+
+@pytest.mark.parametrize(
+    ("error", "found", "right"), [(0.003, [], True), (0.3, [], False), (0.003, ["a copy"], False)]
+)
+def test_right_is_what_errs_little_and_overwrites_nothing(monkeypatch, error, found, right):
+    monkeypatch.setattr(tune, "in_a_process", lambda *_: (0, [[error, found]]))
+    outcome = tune.check(tune.Job("kda", "solve", (0, 0, 1, 2)), None)
+    assert outcome.right == right
+    assert all(line in outcome.told for line in found)
+
+
+def test_what_was_launched_is_looked_through(monkeypatch):
+    seen = []
+    kernels = {n: SimpleNamespace(asm={"ttgir": f"code {n}"}) for n in range(2)}
+    monkeypatch.setattr(start, "_compiled", kernels)
+    monkeypatch.setattr("properties.hazards.hazards", lambda code: seen.append(code) or [code])
+    assert tune.overwritten() == seen == ["code 0", "code 1"]
