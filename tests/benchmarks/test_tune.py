@@ -64,7 +64,8 @@ def test_right_is_what_errs_little_and_overwrites_nothing(monkeypatch, error, fo
 
 def test_what_was_launched_is_looked_through(monkeypatch):
     seen = []
-    kernels = {n: SimpleNamespace(asm={"ttgir": f"code {n}"}) for n in range(2)}
+    kernels = {n: SimpleNamespace(name="_k", asm={"ttgir": f"code {n}"}) for n in range(2)}
     monkeypatch.setattr(start, "_compiled", kernels)
     monkeypatch.setattr("properties.hazards.hazards", lambda code: seen.append(code) or [code])
-    assert tune.overwritten() == seen == ["code 0", "code 1"]
+    assert tune.overwritten() == ["_k: code 0", "_k: code 1"]
+    assert seen == ["code 0", "code 1"]

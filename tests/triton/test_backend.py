@@ -157,6 +157,12 @@ for operator, channels in (("gated_delta_rule", ()), ("kda", (5,))):
     o, _ = function(q, k, 1e4 * v, g, torch.rand(1, 20, 1), backend="triton", chunk_size=16)
     (dg,) = torch.autograd.grad(o.square().sum(), g)
     assert not dg[g.exp() == 0].any() and dg.abs().max() > 0
+    alone = torch.full_like(g, -0.01)
+    alone.view(20, -1)[7, 0] = -torch.inf  # nothing else in the chunk forgets
+    alone.requires_grad_()
+    o, _ = function(q, k, 1e4 * v, alone, torch.rand(1, 20, 1), backend="triton", chunk_size=16)
+    (dg,) = torch.autograd.grad(o.square().sum(), alone)
+    assert dg.view(20, -1)[7, 0] == 0 and dg.abs().max() > 0
 """
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, env=environment)

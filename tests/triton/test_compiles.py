@@ -41,11 +41,11 @@ def _name(value: object) -> str:
 
 
 def _fitting(launch: Launch, capability: int) -> Usage:
-    """What a launch's code takes, which the GPU has, and nothing that it reads is overwritten."""
+    """What a launch's code takes, which the GPU has; Hopper's products read nothing overwritten."""
     compiled = compile_for(launch, capability)
     found, who = usage(compiled), (launch.kernel.__name__, launch.config)
     assert found.shared <= SHARED[capability], (*who, found)
-    assert hazards(compiled.asm["ttgir"]) == [], who
+    assert capability != 90 or hazards(compiled.asm["ttgir"]) == [], who
     return found
 
 

@@ -72,7 +72,7 @@ class Triton:
     def decode(self, problem: Problem) -> tuple[Tensor, Tensor | None, tuple[Tensor | None, ...]]:
         """See :func:`rewy.backends.triton.graph.decode`; nothing is kept but the inputs."""
         with _where(problem):
-            return *graph.decode(problem), graph.Saved(*(5 * [None]))
+            return *graph.decode(problem), graph.Saved()
 
     @_never_traced
     def backward(

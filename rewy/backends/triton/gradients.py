@@ -40,8 +40,9 @@ def _gradients(
     hk = h // (HV // H)
     r = tl.arange(0, C)
     one = tl.arange(0, 1)
-    # Tiles that registers want, too, are not asked for ahead of time: Triton 3.6 provides a place
-    # too few, and the next ones land where products still read (properties/hazards.py).
+    # Loops over value tiles ask for nothing ahead of time: for tiles that registers want, too,
+    # Triton 3.6 has a place too few, and the next ones land where products still read. The loop
+    # over key tiles waits for each product before it goes on. properties/hazards.py sees either.
     AHEAD: tl.constexpr = None if ONE_V else 1
     db_rows = tl.zeros([C], dtype=tl.float32)
 

@@ -39,11 +39,11 @@ class Saved(NamedTuple):
     states before each chunk: ``[M, HV, KP, VP]``.
     """
 
-    A: Tensor | None
-    P: Tensor | None
-    G: Tensor | None
-    U: Tensor | None
-    S: Tensor | None
+    A: Tensor | None = None
+    P: Tensor | None = None
+    G: Tensor | None = None
+    U: Tensor | None = None
+    S: Tensor | None = None
 
 
 class Local(NamedTuple):

@@ -56,6 +56,11 @@ def start(
     )  # fmt: skip
 
 
+def compiled() -> list[Any]:
+    """The compiled kernels that this process has launched."""
+    return [kernel for kernel in _compiled.values() if kernel is not None]
+
+
 def _hooks() -> bool:
     """Whether a profiler wants to hear of every launch."""
     hooks = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook

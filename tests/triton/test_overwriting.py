@@ -1,4 +1,4 @@
-"""That overwriting what a product still reads is seen, in what Triton compiles and in its steps."""
+"""That overwriting what a product still reads is seen in what Triton compiles."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from properties.__main__ import main
 from properties.hazards import hazards
 
 
@@ -80,63 +79,3 @@ def test_the_kernel_that_fla_refuses_on_hopper(gated):
     }
     found = hazards(_ttgir(kernel, signature, constants))
     assert bool(found) == gated, found
-
-
-LOOP = """
-%c0_i32 = arith.constant 0 : i32
-%c1_i32 = arith.constant 1 : i32
-%c-1_i32 = arith.constant -1 : i32
-%last = arith.constant {places} : i32
-%cst = arith.constant dense<0.000000e+00> : tensor<64x64xf32, #mma>
-%tiles = ttg.local_alloc : () -> !ttg.memdesc<{places}x64x64xbf16, #shared, #smem, mutable>
-%out:3 = scf.for %n = %c0_i32 to %N step %c1_i32 iter_args(%acc = %cst, %to = %c1_i32, \
-%of = %c-1_i32) -> (tensor<64x64xf32, #mma>, i32, i32)  : i32 {{
-  %of_1 = arith.addi %of, %c1_i32 : i32
-  %of_2 = arith.cmpi sge, %of_1, %last : i32
-  %of_3 = arith.select %of_2, %c0_i32, %of_1 : i32
-  %tile = ttg.memdesc_index %tiles[%of_3] : !ttg.memdesc<x> -> !ttg.memdesc<y>
-  %other = ttg.memdesc_trans %tile {{order = array<i32: 1, 0>}} : !ttg.memdesc<y> -> !ttg.memdesc<z>
-  %dot = ttng.warp_group_dot %other, %tile, %acc {{inputPrecision = 0 : i32, isAsync = true}} : x
-  {wait}
-  %to_1 = arith.addi %to, %c1_i32 : i32
-  %to_2 = arith.cmpi sge, %to_1, %last : i32
-  %to_3 = arith.select %to_2, %c0_i32, %to_1 : i32
-  %next = ttg.memdesc_index %tiles[%to_3] : !ttg.memdesc<x> -> !ttg.memdesc<y>
-  %copy = ttg.async_copy_global_to_local %at, %next mask %there : tensor<x> -> <y>
-  scf.yield %dot, %to_3, %of_3 : tensor<64x64xf32, #mma>, i32, i32
-}} loc(#loc1)
-"""
-WAIT = "%done:2 = ttng.warp_group_dot_wait %dot, %tile {{pendings = {} : i32}} : x, y"
-ALL, ALL_BUT_ONE = WAIT.format(0), WAIT.format(1)
-
-
-@pytest.mark.parametrize(
-    ("places", "wait", "seen"),
-    [
-        (2, ALL, False),
-        (2, ALL_BUT_ONE, True),
-        (3, ALL_BUT_ONE, False),
-        (3, "", True),
-    ],
-)
-def test_a_copy_must_find_its_place_free(places, wait, seen):
-    """The copy is for the tile after next."""
-    found = hazards(LOOP.format(places=places, wait=wait))
-    assert found == (["a copy to %tiles while %dot reads it"] if seen else [])
-
-
-def test_it_is_told_file_by_file(tmp_path, capsys):
-    (tmp_path / "deep").mkdir()
-    bad, good, other = (tmp_path / name for name in ("deep/bad.ttgir", "good.ttgir", "x.ttgir"))
-    bad.write_text(LOOP.format(places=2, wait=ALL_BUT_ONE))
-    good.write_text(LOOP.format(places=3, wait=ALL_BUT_ONE))
-    assert main(["hazards", str(tmp_path)]) == 1
-    told = capsys.readouterr().out.splitlines()
-    assert told == [f"{bad}: a copy to %tiles while %dot reads it", "1 of 2 kernels"]
-    assert main(["hazards", str(good)]) == 0
-    other.write_text("%0 = scf.for %n = %a to %b step %c {\n")
-    assert main(["hazards", str(other)]) == 1
-    assert "not understood" in capsys.readouterr().out
-    for wrong in (tmp_path / "none", tmp_path / "deep" / "empty"):
-        assert main(["hazards", str(wrong)]) == 2
-    assert "is not there" in capsys.readouterr().err
