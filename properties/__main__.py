@@ -68,12 +68,13 @@ def _replay(options: argparse.Namespace) -> int:
         raise ValueError(f"property: got {law!r}, wanted one of {', '.join(sorted(laws))}")
     names = names or default(options.device)
     session.configure(tuple(names), options.device, None, journalling=False)
-    failures = 0
+    failures = claimed = 0
     for name in names:
         implementation = find(name)
         if (reason := implementation.refuses(case, options.device)) is not None:
             print(f"{name}: makes no claim for this case: {reason}")
             continue
+        claimed += 1
         try:
             score = laws[law].examine(case, implementation)
         except Mismatch as failure:
@@ -81,6 +82,8 @@ def _replay(options: argparse.Namespace) -> int:
             print(f"{name}: FAILS\n{failure}")
         else:
             print(f"{name}: holds" + ("" if score is None else f", score {score:.3g}"))
+    if not claimed:
+        raise ValueError("replay: nothing was checked")
     return 1 if failures else 0
 
 
@@ -93,7 +96,7 @@ def _hazards(options: argparse.Namespace) -> int:
                 others += 1
                 continue
             found = hazards(text)
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             print(f"{path}: {error}")
             strange += 1
             continue

@@ -38,11 +38,15 @@ def unpack(case: Case, inputs: Inputs, n: int) -> tuple[Case, Inputs]:
     return alone, with_arrays(inputs, **arrays)
 
 
-def no_exponentials(case: Case) -> bool:
-    """Whether no transcendental function meets anything but 0. Elsewhere a CPU's bits depend on
-    where an element lies: a vectorised loop hands its last few to another exponential.
+def place_is_nothing(case: Case) -> bool:
+    """Whether equal numbers get equal bits wherever they lie, on a CPU, too.
+
+    No transcendental function may meet anything but 0: a vectorised loop hands its last few
+    elements to another exponential. And matrices must be whole cache lines: a BLAS sums others in
+    an order that depends on their address (float64, three channels, chunks of 64).
     """
-    return case.gates == "zero" and not case.beta_sigmoid
+    aligned = case.head_size % 16 == 0 and case.value_size % 16 == 0
+    return case.gates == "zero" and not case.beta_sigmoid and aligned
 
 
 def plain_arguments(case: Case) -> bool:

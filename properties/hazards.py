@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-STEPS = 8  # of each loop: buffers are used in turn, and there are fewer
+STEPS = 6  # of each loop: buffers are used in turn, and there are fewer
 WAYS = 64  # through a kernel's conditions, at most
 
 NAME = re.compile(r"%[\w$.-]+(?:#\d+)?")
@@ -95,7 +95,8 @@ def files(paths: Iterable[Path]) -> list[Path]:
     for path in paths:
         if not path.exists():
             raise ValueError(f"hazards: {path} is not there")
-        found += sorted(path.rglob("*.ttgir")) if path.is_dir() else [path]
+        inside = sorted(path.rglob("*.ttgir")) if path.is_dir() else [path]
+        found += [file for file in inside if file.is_file()]
     if not found:
         raise ValueError(f"hazards: no *.ttgir in {', '.join(map(str, paths))}")
     return found
@@ -140,15 +141,18 @@ class _Walk:
     def loop(self, line: str, body: list[str]) -> list[Value]:
         """Some steps of a loop; what it ends with."""
         header = line.partition(" -> ")[0]
-        counter, start, _, step = NAME.findall(header.partition("scf.for ")[2])[:4]
+        counter, *bounds = NAME.findall(header.partition("scf.for ")[2])[:4]
         carried = re.findall(r"(%[\w$.-]+) = (%[\w$.#-]+)", header.partition("iter_args(")[2])
         now = [self.values.get(value) for _, value in carried]
-        count, by = self.values.get(start), self.values.get(step)
-        for _ in range(STEPS):
+        start, end, by = (self.values.get(name) for name in bounds)
+        steps: Iterable[int | None] = STEPS * [None]
+        if isinstance(start, int) and isinstance(by, int):
+            known = isinstance(end, int)
+            steps = range(start, end if known else start + STEPS * by, by)[:STEPS]
+        for count in steps:
             self.values[counter] = count
             self.values |= dict(zip((name for name, _ in carried), now, strict=True))
             now = self.block(body)
-            count = count + by if isinstance(count, int) and isinstance(by, int) else None
         return now
 
     def fork(self, branches: list[list[str]]) -> list[Value]:

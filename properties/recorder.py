@@ -28,6 +28,7 @@ ROOT = Path(__file__).parent.parent
 # As for Hypothesis itself, but at home in the repository and not in the current directory.
 STORAGE = Path(os.environ.get("HYPOTHESIS_STORAGE_DIRECTORY", ROOT / ".hypothesis"))
 FAILURE = "rewy_failure"
+UNCLAIMED = "no implementation under test claims any of these cases"
 DEFAULT_PROFILE = "dev"
 
 # Every profile names its parent: without one it would inherit from the current profile, and under
@@ -155,7 +156,7 @@ def pytest_runtest_call(item: pytest.Item):
     before = clock["cases"]
     result = yield
     if getattr(item.obj, "is_law", False) and clock["cases"] == before:
-        pytest.skip("no implementation under test claims any of these cases")
+        pytest.skip(UNCLAIMED)
     return result
 
 
@@ -218,6 +219,7 @@ class _Tally:
         self.recorded: list[str] = []
         self.known: list[str] = []
         self.flaky: list[dict] = []
+        self.unclaimed = 0
 
     def add(self, clock: dict, regimes: dict, checks: dict) -> None:
         self.clock.update(clock)
@@ -253,6 +255,7 @@ class _Controller:
         if report.when != "call" and report.outcome == "passed":
             return
         tally = self.config.stash[_TALLY]
+        tally.unclaimed += report.skipped and UNCLAIMED in str(report.longrepr)
         tally.tests.append(
             {
                 "test": report.nodeid,
@@ -284,6 +287,12 @@ class _Controller:
                 f"rewy: {cases} cases in {elapsed:.0f} s ({cases / elapsed:.1f} a second); "
                 f"implementations {ours / spent:.0%}, oracles {oracle / spent:.0%}, "
                 f"Hypothesis and the rest {rest / spent:.0%}"
+            )
+        if tally.unclaimed:
+            write(
+                f"rewy: {tally.unclaimed} of {len(tally.tests)} tests met no case that is claimed, "
+                "and say nothing (-rs names them)",
+                yellow=True,
             )
         for path in sorted(set(tally.recorded)):
             write(f"rewy: recorded {path}", red=True)

@@ -10,7 +10,7 @@ import os
 import platform
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -72,8 +72,19 @@ def deadline() -> float | None:
 
 def implementations(case: Case) -> list[Implementation]:
     """The implementations under test that claim a case."""
-    chosen = _current.found or {name: find(name) for name in _current.names}
-    return [x for x in chosen.values() if x.refuses(case, _current.device) is None]
+    return [x for x in _chosen() if x.refuses(case, _current.device) is None]
+
+
+def _chosen() -> Collection[Implementation]:
+    return (_current.found or {name: find(name) for name in _current.names}).values()
+
+
+def kept_to(what: str) -> set | None:
+    """The dtypes, chunk_sizes or head_sizes that the implementations under test keep to by an
+    attribute of that name; None where one of them takes any.
+    """
+    kept = [getattr(implementation, what, None) for implementation in _chosen()]
+    return None if None in kept else set().union(*kept)
 
 
 def name_of(implementation: Implementation) -> str:

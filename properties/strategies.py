@@ -12,6 +12,7 @@ from itertools import product
 
 from hypothesis import strategies as st
 
+from properties import session
 from properties.case import CHANNEL_GATED, CHOICES, Case
 from properties.profiles import BETAS, GATES, KEYS, RAW, VALUES
 
@@ -53,13 +54,18 @@ def length_table(chunk_size: int, tiny: int = 6) -> tuple[int, ...]:
     return tuple(length for length in order for _ in range(weights[length]))
 
 
-def _among(values: Sequence, allowed: Collection | None) -> st.SearchStrategy:
-    return st.sampled_from([value for value in values if allowed is None or value in allowed])
+def _among(values: Sequence, allowed: Collection | None, what: str = "") -> st.SearchStrategy:
+    """Those of the values that are allowed and that implementations keep to; if there are none,
+    nobody claims such a case, whatever it is.
+    """
+    kept = session.kept_to(what) if what else None
+    found = [value for value in values if allowed is None or value in allowed]
+    return st.sampled_from([x for x in found if kept is None or x in kept] or found)
 
 
-def _at_most(values: Sequence[int], limit: int) -> st.SearchStrategy:
+def _at_most(values: Sequence[int], limit: int, what: str = "") -> st.SearchStrategy:
     # The tables begin with 1 and shrinking a limit cuts their end only: an index keeps its meaning.
-    return st.sampled_from([value for value in values if value <= max(limit, 1)])
+    return _among([value for value in values if value <= max(limit, 1)], None, what)
 
 
 @st.composite
@@ -81,13 +87,13 @@ def _structure(
     draw, *, packed: bool | None, most: int, chunk_sizes: Collection[int] | None
 ) -> dict:
     weighted = [size for size, weight in CHUNK_WEIGHTS.items() for _ in range(weight)]
-    chunk_size = draw(_among(weighted, chunk_sizes))
+    chunk_size = draw(_among(weighted, chunk_sizes, "chunk_sizes"))
     packed = draw(st.booleans()) if packed is None else packed
     lengths = draw(_lengths(chunk_size, packed, most))
     tokens, members = max(sum(lengths), 1), len(lengths)
-    head_size = draw(_at_most(SIZE_TABLE, BUDGET // tokens))
+    head_size = draw(_at_most(SIZE_TABLE, BUDGET // tokens, "head_sizes"))
     value_limit = min(BUDGET // tokens, STATE_BUDGET // (members * head_size))
-    value_size = draw(_at_most(SIZE_TABLE, value_limit))
+    value_size = draw(_at_most(SIZE_TABLE, value_limit, "head_sizes"))
     room = BUDGET // (tokens * max(head_size, value_size))
     room = min(room, STATE_BUDGET // (members * head_size * value_size))
     heads = draw(_at_most((1, 1, 2, 2, 3, 3), room))
@@ -111,7 +117,8 @@ def _structure(
 
 @st.composite
 def _types(draw, dtypes: Collection[str] | None) -> dict:
-    dtype = draw(_among(("float32", "float32", "float64", "bfloat16", "float16"), dtypes))
+    every = ("float32", "float32", "float64", "bfloat16", "float16")
+    dtype = draw(_among(every, dtypes, "dtypes"))
     # Drawn in any case: shrinking prefers fewer draws, and would prefer float64 to float32.
     narrow = draw(st.sampled_from(("float32", "float32", "bfloat16", "float16")))
     return {"dtype": dtype, "gate_dtype": "float64" if dtype == "float64" else narrow}

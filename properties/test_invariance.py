@@ -1,7 +1,7 @@
 """What must not matter: chunk size, the order of heads and batch members, padding, and packing.
 
-The order of heads and of batch members does not matter to the bit, where no exponentials differ by
-place (``editing.no_exponentials``); elsewhere the budget alone judges.
+The order of heads and of batch members does not matter to the bit where
+``editing.place_is_nothing`` says so; elsewhere the budget alone judges.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from properties.editing import (
     PER_HEAD,
     TOKENS,
     map_tokens,
-    no_exponentials,
     packed_as,
+    place_is_nothing,
     unpack,
     with_arrays,
 )
@@ -32,7 +32,7 @@ def _judge_moved(case: Case, implementation: Implementation, found: dict[str, np
     """Results moved back to where they were, judged by those of the unmoved call, or by the truth
     and budget of it.
     """
-    if no_exponentials(case):
+    if place_is_nothing(case):
         judge_bits(case, found, run(case, implementation), "those of the first order")
     judge(case, found, *truth.budget(case, implementation.precision(case))).check()
 

@@ -11,7 +11,7 @@ import torch
 
 from properties import session, truth
 from properties.case import Case
-from properties.editing import PER_HEAD, map_tokens, no_exponentials, with_arrays
+from properties.editing import PER_HEAD, map_tokens, place_is_nothing, with_arrays
 from properties.implementations import Implementation, TorchOperators
 from properties.implementations.base import arguments
 from properties.implementations.tensors import to_array
@@ -67,10 +67,10 @@ def test_copies_in_one_call_get_equal_bits(case: Case, implementation: Implement
 
     An accelerator is kept busy by them. What depends on which of its parts is faster, such as
     memory that one overwrites while another reads it, seldom shows in a single small case. On a CPU
-    there are three, and none where exponentials differ by place.
+    there are three, and none where bits depend on the place.
     """
     on_cpu = torch.device(session.device()).type == "cpu"
-    if on_cpu and not no_exponentials(case):
+    if on_cpu and not place_is_nothing(case):
         return NOTHING
     inputs = truth.inputs_of(case)
     numbers = sum(x.size for x in inputs.present().values())

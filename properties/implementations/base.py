@@ -4,7 +4,7 @@ flash-linear-attention's form.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -88,10 +88,14 @@ class TorchOperators:
     v, ...)``.
 
     Subclasses name the module that holds the functions and say what they claim and where they
-    round. ``options`` go to every chunkwise call.
+    round. ``options`` go to every chunkwise call. dtypes, chunk_sizes, head_sizes (K and V): what
+    the search keeps to, so that most cases are claimed; None for any.
     """
 
     checks_arguments = False
+    dtypes: Collection[str] | None = None
+    chunk_sizes: Collection[int] | None = None
+    head_sizes: Collection[int] | None = None
 
     def __init__(self, name: str, module: ModuleType, **options: Any):
         self.name = name

@@ -26,6 +26,9 @@ class FlashLinearAttention(TorchOperators):
     through.
     """
 
+    dtypes = ("float32", "bfloat16", "float16")
+    chunk_sizes = (16, 32, 64)
+
     def __init__(self) -> None:
         super().__init__("fla", SimpleNamespace(__name__="fla"))
 

@@ -76,6 +76,8 @@ FOR = "scf.for %n = %c0 to %N step %c1  : i32 {"
         ((START[1], CHOSEN, YIELD, ELSE, YIELD, END, product("p", "a"), copy("b")), "a copy"),
         ((FOR, FOR, FILLED, product("p", "a"), END, END), "a store"),
         ((FOR, FILLED, product("p", "a", at_once=True), END), None),
+        ((FOR.replace("%N", "%c1"), FILLED, product("p", "a"), END), None),
+        ((FOR.replace("%N", "%c2"), FILLED, product("p", "a"), END), "a store"),
     ],
 )
 def test_what_is_written_must_not_be_read_any_more(lines, by):
@@ -132,6 +134,8 @@ def test_what_is_strange_is_no_answer(lines):
 
 def test_it_is_told_file_by_file(tmp_path, capsys):
     (tmp_path / "deep" / "empty").mkdir(parents=True)
+    (tmp_path / "folder.ttgir").mkdir()
+    (tmp_path / "gone.ttgir").symlink_to(tmp_path / "nowhere")
     bad, good, other = (tmp_path / name for name in ("deep/bad.ttgir", "good.ttgir", "x.ttgir"))
     bad.write_text(loop(2, wait(1)))
     good.write_text(loop(3, wait(1)))

@@ -1,9 +1,12 @@
 """The strategies reach every regime, honour their filters, and shrink to the simplest case."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, find, given, settings
 
+from properties import session
 from properties.case import OPERATORS, Case
 from properties.materialize import materialize
 from properties.strategies import (
@@ -159,3 +162,29 @@ def test_lengths_ascend_from_one(chunk_size):
     assert table[0] == 1
     assert sorted(table, key=lambda length: (length != 1, length)) == list(table)
     assert {0, 1, 2, chunk_size - 1, chunk_size, chunk_size + 1, 2 * chunk_size + 17} <= set(table)
+
+
+class Narrow:
+    """Says what it claims."""
+
+    dtypes = ("bfloat16",)
+    chunk_sizes = (64,)
+    head_sizes = (64, 128)
+
+
+@pytest.mark.parametrize("draw", [cases, exact_cases])
+def test_the_search_keeps_to_what_is_claimed(monkeypatch, draw):
+    monkeypatch.setattr(session._current, "found", {"narrow": Narrow()})
+    for case in draws(draw("kda", max_tokens=100), some):
+        assert (case.dtype, case.chunk_size) == ("bfloat16", 64)
+        assert {case.head_size, case.value_size} <= {64, 128}
+    session._current.found["other"] = SimpleNamespace(dtypes=("float16",))
+    assert session.kept_to("dtypes") == {"bfloat16", "float16"}
+    assert session.kept_to("chunk_sizes") is None
+
+
+def test_where_nobody_can_claim_a_law_draws_what_it_wants(monkeypatch):
+    monkeypatch.setattr(session._current, "found", {"narrow": Narrow()})
+    for case in draws(cases("kda", dtypes=("float64",), chunk_sizes=(16, 32)), some):
+        assert case.dtype == "float64"
+        assert case.chunk_size in (16, 32)
