@@ -68,21 +68,25 @@ def _replay(options: argparse.Namespace) -> int:
         raise ValueError(f"property: got {law!r}, wanted one of {', '.join(sorted(laws))}")
     names = names or default(options.device)
     session.configure(tuple(names), options.device, None, journalling=False)
-    failures = claimed = 0
+    failures = checked = 0
     for name in names:
         implementation = find(name)
         if (reason := implementation.refuses(case, options.device)) is not None:
             print(f"{name}: makes no claim for this case: {reason}")
             continue
-        claimed += 1
+        before = session.checks().total()
         try:
             score = laws[law].examine(case, implementation)
         except Mismatch as failure:
             failures += 1
             print(f"{name}: FAILS\n{failure}")
         else:
+            if session.checks().total() == before:
+                print(f"{name}: the law says nothing of this case here")
+                continue
             print(f"{name}: holds" + ("" if score is None else f", score {score:.3g}"))
-    if not claimed:
+        checked += 1
+    if not checked:
         raise ValueError("replay: nothing was checked")
     return 1 if failures else 0
 

@@ -166,6 +166,28 @@ def test_replay_by_command_and_by_file(suite):
     assert not list((suite.directory / ".journal").iterdir()), "a case is left in flight"
 
 
+@pytest.mark.parametrize(
+    ("law", "implementation", "told"),
+    [
+        ("results_are_within_budget", "adapters:RefusesAll", "makes no claim for this case"),
+        ("copies_in_one_call_get_equal_bits", "eager", "says nothing of this case"),
+    ],
+)
+def test_a_replay_that_checks_nothing_is_no_success(suite, law, implementation, told):
+    case = json.dumps({"operator": "kda", "gates": "constant", "lengths": [3]})
+    given = ("--property", law, "--implementation", implementation, "--case", case)
+    replay = suite.python("-m", "properties", "replay", *given)
+    assert replay.returncode == 2
+    assert told in replay.stdout
+    assert "nothing was checked" in replay.stderr
+
+
+def test_laws_without_a_claimed_case_are_counted(suite):
+    run = suite.pytest(BUDGET, *GATE, "--operator", "kda", adapter="RefusesAll")
+    assert run.returncode == 0, run.stdout
+    assert re.search(r"rewy: (\d+) of \1 tests met no case that is claimed", run.stdout), run.stdout
+
+
 def test_open_entry_is_expected_to_fail_and_a_fixed_one_to_hold(suite):
     example = next(x for x in entries(ROOT / "corpus") if x.property == "results_are_within_budget")
     file = save(replace(example, status="open"), suite.corpus)
