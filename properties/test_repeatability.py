@@ -70,7 +70,7 @@ def test_copies_in_one_call_get_equal_bits(case: Case, implementation: Implement
     there are three, and none where bits depend on the place.
     """
     on_cpu = torch.device(session.device()).type == "cpu"
-    if on_cpu and not place_is_nothing(case):
+    if on_cpu and not place_is_nothing(case):  # kernels of an accelerator know no place
         return NOTHING
     inputs = truth.inputs_of(case)
     numbers = sum(x.size for x in inputs.present().values())

@@ -4,6 +4,8 @@ of GPUs and fits it; no GPU is needed.
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
@@ -93,6 +95,16 @@ def test_state_passes_of_many_heads_fit(operator, capability, V):
     assert {launch.config.BV for launch in passes} == {64}
     for launch in passes:
         _fitting(launch, capability)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=_name)
+def test_the_solve_waits_before_blocks_are_overwritten_and_read_again(dtype):
+    launched = launches(problem("kda", dtype, 128, 128, 64))
+    (solve,) = {form(x): x for x in launched if x.kernel.__name__ == "_solve"}.values()
+    code = compile_for(solve, 90).asm["ttgir"]
+    order = re.findall(r"\b(?:tt\.load|tt\.store|gpu\.barrier)\b", code)
+    short = "".join({"tt.load": "l", "tt.store": "s", "gpu.barrier": "|"}[x] for x in order)
+    assert re.match(r"l\|s+\|l", short), short  # the loop over diagonal blocks, and what follows
 
 
 @pytest.mark.parametrize("groups", [2, 64])
