@@ -42,13 +42,13 @@ class Ours(TorchOperators):
 
     @contextmanager
     def _slabs(self) -> Iterator[None]:
-        graph = sys.modules[f"{self.module.__name__}.backends.eager.graph"]
-        before = graph.SLAB
-        graph.SLAB = 1 if self.by_step else before
+        slabs = sys.modules[f"{self.module.__name__}.backends.eager.slabs"]
+        before = slabs.SLAB
+        slabs.SLAB = 1 if self.by_step else before
         try:
             yield
         finally:
-            graph.SLAB = before
+            slabs.SLAB = before
 
     def run(self, *arguments: Any, **options: Any) -> Any:
         with self._slabs():

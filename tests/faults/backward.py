@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from tests.faults.fault import GATED, Fault
+from tests.faults.fault import GATED, PER_CHANNEL, Fault
 
 TILING = "backends/eager/tiling.py"
 CONTRACTION = "backends/eager/contraction.py"
 CORRECTION = "backends/eager/correction.py"
 NAIVE = "backends/eager/naive.py"
 ARGUMENTS = "backends/eager/arguments.py"
+GATES = "backends/eager/gates.py"
+SOLVE = "backends/eager/solve.py"
 GRAPH = "backends/eager/graph.py"
 
 FAULTS = (
@@ -31,35 +33,35 @@ FAULTS = (
         "dropped term",
         CORRECTION,
         "dK_b = (Y @ system.S.mT).neg_()",
-        "dK_b = torch.zeros_like(x.k_b)",
+        "dK_b = torch.zeros_like(x.k_b.x)",
     ),
     Fault(
         "later-chunks-do-not-reach-Y",
         "dropped term",
         CORRECTION,
-        "incoming = dU[step] + x.k_t[step] @ after",
+        "incoming = x.k_t.at(step).read(after).add_(dU[step])",
         "incoming = dU[step]",
     ),
     Fault(
         "reverse-state-not-decayed",
         "dropped term",
         CORRECTION,
-        "        if x.total is not None:\n            after *= x.total[step]\n",
-        "",
+        "        advance(after, x.total, step, change, before)\n",
+        "        advance(after, None, step, change, before)\n",
         GATED,
     ),
     Fault(
         "erase-missing-from-the-reverse-state",
         "dropped term",
         CORRECTION,
-        "after += x.q[step].mT @ dO[step] - x.k_b[step].mT @ Y[step]",
-        "after += x.q[step].mT @ dO[step]",
+        "x.q.at(step).write(dO[step]).sub_(x.k_b.at(step).write(Y[step]))",
+        "x.q.at(step).write(dO[step])",
     ),
     Fault(
         "naive-misses-a-part-of-dA",
         "correction",
         NAIVE,
-        "        dA += dW @ x.k_b.mT  # 3\n",
+        "        dA += dW @ K_b.mT  # 3\n",
         "",
         implementation="naive",
     ),
@@ -83,17 +85,73 @@ FAULTS = (
         "diagonal-counted-twice",
         "mask",
         CONTRACTION,
-        "strict = d.tril(-1)",
-        "strict = d.tril()",
+        "dP, dL = dP.tril(-1), dL.tril(-1)",
+        "dP, dL = dP.tril(), dL.tril()",
         ("delta_rule",),
     ),
     Fault(
         "source-not-decayed",
         "dropped term",
         CONTRACTION,
-        "_product(pairs.mT, x_later if per_head else x_later * down)",
-        "_product(pairs.mT, x_later)",
-        GATED,
+        "_product(met.mT, x_later * down)",
+        "_product(met.mT, x_later)",
+        PER_CHANNEL,
+    ),
+    Fault(
+        "erase-strength-missing-from-the-source",
+        "dropped term",
+        CONTRACTION,
+        "    if erase.by is not None:\n        dL *= erase.by\n",
+        "",
+        ("delta_rule", "gated_delta_rule"),
+    ),
+    Fault(
+        "pair-decay-missing-from-dL",
+        "dropped term",
+        CONTRACTION,
+        "        dL *= sums.pairs\n",
+        "",
+        ("gated_delta_rule",),
+    ),
+    Fault(
+        "L-unpacked-untransposed",
+        "gate gradient",
+        SOLVE,
+        "return packed.tril(), packed.mT",
+        "return packed.tril(), packed",
+        ("gated_delta_rule",),
+    ),
+    Fault(
+        "A-unpacked-with-L",
+        "policy",
+        SOLVE,
+        "return packed.tril(), packed.mT",
+        "return packed, packed.mT",
+        ("gated_delta_rule",),
+    ),
+    Fault(
+        "row-crosses-its-own-gate",
+        "wrong gate row",
+        GATES,
+        "earlier = crossed.new_ones(C, C).triu(1)",
+        "earlier = crossed.new_ones(C, C).triu()",
+        ("gated_delta_rule",),
+    ),
+    Fault(
+        "gate-of-a-row-not-owed-by-itself",
+        "wrong gate row",
+        GATES,
+        "to_row.tril().sum(-2, keepdim=True)",
+        "to_row.tril(-1).sum(-2, keepdim=True)",
+        ("gated_delta_rule",),
+    ),
+    Fault(
+        "scores-leave-no-gate-gradient",
+        "dropped term",
+        GRAPH,
+        "(dP * P).addcmul_(dL, L)",
+        "dL * L",
+        ("gated_delta_rule",),
     ),
     Fault(
         "diagonal-missing-from-dk",
@@ -200,15 +258,15 @@ FAULTS = (
         "h0-ignored-by-the-recomputation",
         "dropped argument",
         GRAPH,
-        "        h = _start(problem, problem.tensors.h0, tiling)\n        for rows",
-        "        h = _start(problem, None, tiling)\n        for rows",
+        "        h = _start(problem, problem.tensors.h0, tiling)\n        for n",
+        "        h = _start(problem, None, tiling)\n        for n",
     ),
     Fault(
         "scale-ignored-by-the-recomputation",
         "policy",
         GRAPH,
-        "_local(x, spec.scale, graph.parts(rows), P[rows]",
-        "_local(x, spec.K**-0.5, graph.parts(rows), P[rows]",
+        "_local(x, sums, spec.scale, slabs.parts(rows), scores, None)",
+        "_local(x, sums, spec.K**-0.5, slabs.parts(rows), scores, None)",
     ),
     Fault(
         "right-side-saved-for-U",
@@ -232,26 +290,26 @@ FAULTS = (
         "recomputed-in-bfloat16",
         "policy",
         GRAPH,
-        "            states(A[rows], x.w * x.v, ends, h, steps, U[rows], S[rows])\n",
-        "            R = (x.w * x.v).bfloat16().to(A.dtype)\n"
-        "            states(A[rows], R, ends, h, steps, U[rows], S[rows])\n",
+        "            states(inverse, x.w, x.v, ends, h, steps, U[n], S[n])\n",
+        "            v = x.v.bfloat16().to(A.dtype)\n"
+        "            states(inverse, x.w, v, ends, h, steps, U[n], S[n])\n",
     ),
     Fault(
         "inverse-of-decoding-transposed",
         "wrong sign",
         GRAPH,
-        "            states(A[rows], x.w * x.v, ends, h, steps, U[rows], S[rows])\n",
+        "            states(inverse, x.w, x.v, ends, h, steps, U[n], S[n])\n",
         "            if solves:\n"
-        "                A[rows] = A[rows].mT.clone()\n"
-        "            states(A[rows], x.w * x.v, ends, h, steps, U[rows], S[rows])\n",
+        "                A[rows] = inverse = A[rows].mT.clone()\n"
+        "            states(inverse, x.w, x.v, ends, h, steps, U[n], S[n])\n",
         ("delta_rule",),
     ),
     Fault(
         "slabs-not-in-reverse",
         "slabs",
         GRAPH,
-        "    for rows, steps in reversed(graph.slabs):\n",
-        "    for rows, steps in graph.slabs:\n",
+        "    for n, (rows, steps) in reversed(list(enumerate(slabs.all))):\n",
+        "    for n, (rows, steps) in enumerate(slabs.all):\n",
         implementation="eager-save",
     ),
     Fault(
@@ -268,9 +326,9 @@ FAULTS = (
         "slab-recomputed-from-the-first-states",
         "slabs",
         GRAPH,
-        "            states(A[rows], x.w * x.v, ends, h, steps, U[rows], S[rows])\n",
+        "            states(inverse, x.w, x.v, ends, h, steps, U[n], S[n])\n",
         "            h = _start(problem, problem.tensors.h0, tiling)\n"
-        "            states(A[rows], x.w * x.v, ends, h, steps, U[rows], S[rows])\n",
+        "            states(inverse, x.w, x.v, ends, h, steps, U[n], S[n])\n",
         implementation="naive",
     ),
 )

@@ -116,8 +116,15 @@ FAULTS = (
         "h0-overwritten",
         "caller's memory",
         TILING,
-        "return states.clone() if self._order is None",
-        "return states if self._order is None",
+        "return states.clone(memory_format=torch.contiguous_format)",
+        "return states",
+    ),
+    Fault(
+        "strides-of-the-initial-state-kept",
+        "layout",
+        TILING,
+        "return states.clone(memory_format=torch.contiguous_format)",
+        "return states.clone()",
     ),
     Fault(
         "norm-in-place",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from tests.faults.fault import GATED, Fault
+from tests.faults.fault import GATED, PER_CHANNEL, Fault
 
 TILING = "backends/eager/tiling.py"
 CONTRACTION = "backends/eager/contraction.py"
 SOLVE = "backends/eager/solve.py"
 STATES = "backends/eager/states.py"
 GRAPH = "backends/eager/graph.py"
+SLABS = "backends/eager/slabs.py"
 
 FAULTS = (
     Fault(
@@ -21,7 +22,7 @@ FAULTS = (
     Fault(
         "gate-activated-after-padding",
         "tails",
-        GRAPH,
+        SLABS,
         "    g = None if active.g is None else chunks(active.g)\n",
         "    g = None if active.g is None else chunks(problem.tensors.g)\n"
         "    if problem.spec.gate_activation:\n"
@@ -40,7 +41,7 @@ FAULTS = (
     Fault(
         "gates-of-the-first-head",
         "context parallel",
-        GRAPH,
+        SLABS,
         "g = None if active.g is None else chunks(active.g)",
         "g = None if active.g is None else chunks(active.g[:, :, :1].expand_as(active.g))",
         GATED,
@@ -80,31 +81,40 @@ FAULTS = (
         "mask-one-diagonal-too-far",
         "future leaks in",
         CONTRACTION,
-        "return [(x @ k.mT).tril_(-1) for x in rows]",
-        "return [(x @ k.mT).tril_(1) for x in rows]",
+        "(q @ k.mT).tril_()",
+        "(q @ k.mT).tril_(1)",
         ("delta_rule",),
     ),
     Fault(
         "diagonal-of-P-dropped",
         "dropped term",
-        GRAPH,
-        "    P.diagonal(dim1=-2, dim2=-1).copy_((x.q * x.k).sum(-1))\n",
-        "",
+        CONTRACTION,
+        "(q @ k.mT).tril_()",
+        "(q @ k.mT).tril_(-1)",
+        ("delta_rule", "gated_delta_rule"),
+    ),
+    Fault(
+        "diagonal-of-P-dropped-beside-a-channel-gate",
+        "dropped term",
+        CONTRACTION,
+        "            P.diagonal(dim1=-2, dim2=-1).copy_((q * k).sum(-1))\n",
+        "            pass\n",
+        PER_CHANNEL,
     ),
     Fault(
         "scale-applied-twice",
         "scale",
         GRAPH,
-        "return P.mul_(scale), L[0]",
-        "return P.mul_(scale).mul_(scale), L[0]",
+        "torch.mul(scores, scale, out=P[rows])",
+        "torch.mul(scores, scale * scale, out=P[rows])",
     ),
     Fault(
         "one-operand-in-bfloat16",
         "precision",
         CONTRACTION,
-        "_pairs(out, s).copy_((halves(x, s)[1] * down) @ source.mT)",
-        "_pairs(out, s).copy_((halves(x, s)[1] * down).bfloat16().to(x.dtype) @ source.mT)",
-        GATED,
+        "pairs(out, s).copy_((halves(x, s)[1] * down) @ source.mT)",
+        "pairs(out, s).copy_((halves(x, s)[1] * down).bfloat16().to(x.dtype) @ source.mT)",
+        PER_CHANNEL,
     ),
     Fault(
         "float64-computed-in-float32",
@@ -117,75 +127,91 @@ FAULTS = (
         "solve-by-doubling",
         "solve",
         SOLVE,
-        "    C = L.shape[-1]\n",
+        "    A = L.new_ones(*L.shape[:-1], 1, 1)",
         "    C = L.shape[-1]\n"
         "    one = torch.eye(C, dtype=L.dtype, device=L.device)\n"
         "    A, power = one - L, L @ L\n"
         "    for _ in range(2, C.bit_length()):\n"
         "        A, power = A @ (one + power), power @ power\n"
-        "    return A\n",
+        "    return A\n"
+        "    A = L.new_ones(*L.shape[:-1], 1, 1)",
     ),
     Fault(
         "block-inverse-in-float16",
         "solve",
         SOLVE,
-        "A[..., rows, rows] = inverse[..., n, :, :]",
-        "A[..., rows, rows] = inverse[..., n, :, :].half().to(A.dtype)",
+        "A[..., :s, :s] = earlier",
+        "A[..., :s, :s] = earlier.half().to(L.dtype)",
     ),
     Fault(
-        "substitution-stops-a-row-early",
+        "later-block-not-multiplied",
         "solve",
         SOLVE,
-        "for i in range(1, size):",
-        "for i in range(1, size - 1):",
+        "torch.neg(later @ (pair @ earlier) if s > 1 else pair",
+        "torch.neg(pair @ earlier if s > 1 else pair",
     ),
     Fault(
         "sign-between-blocks",
         "solve",
         SOLVE,
-        "A[..., rows, :start] = -(inverse[..., n, :, :] @ above)",
-        "A[..., rows, :start] = inverse[..., n, :, :] @ above",
+        "torch.neg(later @ (pair @ earlier) if s > 1 else pair, out=A[..., s:, :s])",
+        "A[..., s:, :s] = later @ (pair @ earlier) if s > 1 else -pair",
     ),
     Fault(
         "last-block-of-64-unsolved",
         "compiler, race",
         SOLVE,
-        "        if start:\n",
-        "        if start and not (C == 64 and start == 48):\n",
+        "        A[..., s:, s:] = later\n",
+        "        A[..., s:, s:] = later\n"
+        "        if L.shape[-1] == 64 and s == 16:\n"
+        "            pair = pair.clone()\n"
+        "            pair[..., 1, :, :] = 0\n",
     ),
     Fault(
         "channels-past-64-dropped",
         "compiler, race",
         STATES,
-        "                torch.matmul(x.q[step], before, out=O[step])\n",
-        "                q = x.q[step]\n"
-        "                K = q.shape[-1] - (q.shape[-1] % 64 if q.shape[-1] > 64 else 0)\n"
-        "                torch.matmul(q[..., :K], before[..., :K, :], out=O[step])\n",
+        "        found = torch.matmul(self.x, S, out=out)\n",
+        "        x = self.x\n"
+        "        K = x.shape[-1] - (x.shape[-1] % 64 if x.shape[-1] > 64 else 0)\n"
+        "        found = torch.matmul(x[..., :K], S[..., :K, :], out=out)\n",
     ),
     Fault(
         "keys-decayed-from-the-start",
         "wrong gate row",
         STATES,
-        "k_t=x.k * sums.to_end,",
-        "k_t=x.k * sums.from_start,",
+        "k_t=scaled(x.k, sums.to_end),",
+        "k_t=scaled(x.k, sums.from_start),",
         GATED,
     ),
     Fault(
         "decay-after-the-write",
         "order of decay",
         STATES,
-        "                before *= x.total[step]\n",
-        "                before += x.k_t[step].mT @ U[step]\n"
-        "                before *= x.total[step]\n"
-        "                continue\n",
+        "torch.addcmul(change, before, total[step], out=after)",
+        "torch.mul(before + change, total[step], out=after)",
         GATED,
     ),
     Fault(
         "erase-added",
         "wrong sign",
         STATES,
-        "R[step] - x.k_b[step] @ before",
-        "R[step] + x.k_b[step] @ before",
+        "torch.mul(w[step], v[step]).sub_(",
+        "torch.mul(w[step], v[step]).add_(",
+    ),
+    Fault(
+        "place-of-the-next-step-taken-where-a-sequence-ends",
+        "packing",
+        STATES,
+        "ready = following is not None and kept[following].shape == before.shape",
+        "ready = following is not None",
+    ),
+    Fault(
+        "states-not-handed-to-the-next-slab",
+        "slabs",
+        STATES,
+        "            after = kept[following] if ready else after\n",
+        "            after = kept[following] if ready else before.clone()\n",
     ),
     Fault(
         "decoding-decays-after-the-error",
@@ -227,7 +253,7 @@ FAULTS = (
     Fault(
         "tiling-remembered-by-sizes",
         "state left behind",
-        GRAPH,
+        SLABS,
         "    return Tiling(problem.spec, problem.tensors.q.device)\n",
         "    spec = problem.spec\n"
         "    sizes = (spec.B, spec.T, spec.N, spec.HV, spec.chunk_size)\n"

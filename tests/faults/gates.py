@@ -24,8 +24,9 @@ FAULTS = (
         SCORES_LOOP,
         "    G = g.cumsum(-2)\n"
         "    G = G - G[..., G.shape[-2] // 2, None, :]\n"
+        "    rows = [k if x is None else x for x in rows]\n"
         "    return [((x * G.exp()) @ (k * (-G).exp()).mT).tril(-1) for x in rows]\n" + SCORES_LOOP,
-        GATED,
+        PER_CHANNEL,
     ),
     Fault(
         "inverse-decay-formed",
@@ -33,34 +34,30 @@ FAULTS = (
         CONTRACTION,
         SCORES_LOOP,
         "    G = g.cumsum(-2)\n"
+        "    rows = [k if x is None else x for x in rows]\n"
         "    return [((x * G.exp()) @ (k * (-G).exp()).mT).tril(-1) for x in rows]\n" + SCORES_LOOP,
-        GATED,
+        PER_CHANNEL,
     ),
     Fault(
         "minus-infinity-subtracted",
         "gate range",
         GATES,
-        "    return GateSums(from_start, ahead.exp(), from_start[..., -1, :, None])\n",
+        "    return GateSums(from_start, ahead.exp(), from_start[..., -1, :, None], decays)\n",
         "    G = g.cumsum(-2)\n"
         "    to_end = (G[..., -1:, :] - G).exp()\n"
-        "    return GateSums(from_start, to_end, from_start[..., -1, :, None])\n",
+        "    return GateSums(from_start, to_end, from_start[..., -1, :, None], decays)\n",
         GATED,
     ),
     Fault(
         "mask-after-exponential",
         "gate range",
-        CONTRACTION,
-        "    per_head = g.shape[-1] == 1\n",
-        "    per_head = g.shape[-1] == 1\n"
-        "    if per_head:\n"
+        GATES,
+        "    if per_head(g):\n",
+        "    if per_head(g):\n"
         "        G = g.cumsum(-2)\n"
-        "        masked = [d.tril(-1) * (G - G.mT).exp() for d in scores]\n"
-        "        gram = sum(d * (x @ k.mT) for d, x in zip(masked, rows, strict=True))\n"
-        "        sizes = [1 << n for n in range(g.shape[-2].bit_length() - 1)]\n"
-        "        levels = [_pairs(gram, s) for s in sizes]\n"
-        "        levels = [(p.sum(-1)[..., None], p.sum(-2)[..., None]) for p in levels]\n"
-        "        dk = sum(d.mT @ x for d, x in zip(masked, rows, strict=True))\n"
-        "        return [d @ k for d in masked], dk, levels\n",
+        "        decays = (G - G.mT).exp().tril()\n"
+        "        to_end = (G[..., -1:, :] - G).exp()\n"
+        "        return GateSums(G.exp(), to_end, G[..., -1, :, None].exp(), decays)\n",
         ("gated_delta_rule",),
     ),
     Fault(
@@ -107,8 +104,8 @@ FAULTS = (
         "total-decay-of-the-row-before",
         "wrong gate row",
         GATES,
-        "from_start[..., -1, :, None])",
-        "from_start[..., -2:, :][..., 0, :, None])",
+        "from_start[..., -1, :, None], decays)",
+        "from_start[..., -2:, :][..., 0, :, None], decays)",
         GATED,
     ),
     Fault(

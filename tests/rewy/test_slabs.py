@@ -6,12 +6,12 @@ import pytest
 import torch
 from leaves import OPERATORS, call, make_inputs
 
-graph = sys.modules["rewy.backends.eager.graph"]  # rewy.backends.eager is the backend, too
+slabs = sys.modules["rewy.backends.eager.slabs"]  # rewy.backends.eager is the backend, too
 PACK = torch.tensor([0, 0, 1, 40, 41, 41, 110])
 
 
 def results(operator, backend, policy, packed, slab, monkeypatch):
-    monkeypatch.setattr(graph, "SLAB", slab)
+    monkeypatch.setattr(slabs, "SLAB", slab)
     x = make_inputs(operator, 110, B=1 if packed else 3, N=6 if packed else None)
     options = {"cu_seqlens": PACK} if packed else {}
     options |= {"backend": backend, "disable_recompute": policy == "save", "chunk_size": 16}
@@ -36,7 +36,7 @@ def test_slabs_change_nothing(operator, backend, policy, packed, monkeypatch):
 
 
 def test_what_lies_in_another_layout_is_copied_once_each_way(monkeypatch):
-    monkeypatch.setattr(graph, "SLAB", 1)  # eight slabs
+    monkeypatch.setattr(slabs, "SLAB", 1)  # eight slabs
 
     def other(x):
         return x.detach().transpose(1, 2).contiguous().transpose(1, 2)

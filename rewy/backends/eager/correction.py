@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.profiler import record_function
 
-from rewy.backends.eager.states import Decayed, System
+from rewy.backends.eager.states import Decayed, System, advance, places
 
 
 class Corrected(NamedTuple):
@@ -44,15 +44,12 @@ def reverse_states(
     """
     Y = torch.empty_like(dU)
     dS = dh.new_empty(dU.shape[0], *dh.shape[1:])
-    for step in reversed(steps):
-        after = dh[: step.stop - step.start]
-        dS[step] = after
-        incoming = dU[step] + x.k_t[step] @ after
+    for step, after, before in places(dh, steps[::-1], dS):
+        incoming = x.k_t.at(step).read(after).add_(dU[step])
         with record_function("rewy.correction"):
             torch.matmul(A[step].mT, incoming, out=Y[step])  # 1
-        if x.total is not None:
-            after *= x.total[step]
-        after += x.q[step].mT @ dO[step] - x.k_b[step].mT @ Y[step]
+        change = x.q.at(step).write(dO[step]).sub_(x.k_b.at(step).write(Y[step]))
+        advance(after, x.total, step, change, before)
     return Y, dS
 
 

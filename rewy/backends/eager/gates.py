@@ -22,11 +22,19 @@ class GateSums(NamedTuple):
     from_start: exp(G_i), from before row 0 to row i, ``[M, HV, C, 1 or K]``.
     to_end: exp(G_C - G_i), from row i to the chunk's last row, same shape.
     total: exp(G_C), over the whole chunk, ``[M, HV, 1 or K, 1]`` to multiply a state.
+    pairs: exp(G_i - G_j) from row j to row i for i >= j, else 0, ``[M, HV, C, C]``; of a head gate,
+        None for a channel gate.
     """
 
     from_start: Tensor
     to_end: Tensor
     total: Tensor
+    pairs: Tensor | None
+
+
+def per_head(g: Tensor | None) -> bool:
+    """Whether there is a gate, and one for a head and not for each of its channels."""
+    return g is not None and g.shape[-1] == 1
 
 
 def halves(x: Tensor, s: int) -> tuple[Tensor, Tensor]:
@@ -35,6 +43,14 @@ def halves(x: Tensor, s: int) -> tuple[Tensor, Tensor]:
     """
     blocks = x.unflatten(-2, (-1, 2, s))
     return blocks[..., 0, :, :], blocks[..., 1, :, :]
+
+
+def pairs(scores: Tensor, s: int) -> Tensor:
+    """View of a level's pairs in ``[..., C, C]`` scores: ``[..., C / 2s, s, s]``, later by
+    earlier.
+    """
+    blocks = scores.unflatten(-2, (-1, 2 * s)).unflatten(-1, (-1, 2 * s))
+    return blocks.diagonal(dim1=-4, dim2=-2)[..., s:, :s, :].movedim(-1, -3)
 
 
 def _level(g: Tensor, s: int, inside: Tensor, ahead: Tensor) -> tuple[Tensor, ...]:
@@ -67,15 +83,37 @@ def segment_sums(g: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
 
 
 def gate_sums(g: Tensor | None) -> GateSums | None:
-    """Decay against the chunk's start and end, None where there is no gate."""
+    """Decay against the chunk's start and end, a head gate's between rows, too; None where there
+    is no gate.
+    """
     if g is None:
         return None
+    C = g.shape[-2]
+    decays = None
+    if per_head(g):
+        decays = g.new_zeros(*g.shape[:-1], C)
+        decays.diagonal(dim1=-2, dim2=-1).fill_(1)
     s, inside, ahead = 1, torch.zeros_like(g), torch.zeros_like(g)
-    while s < g.shape[-2]:
-        _, _, inside, ahead = _level(g, s, inside, ahead)
+    while s < C:
+        down, up, inside, ahead = _level(g, s, inside, ahead)
+        if decays is not None:
+            torch.mul(down.exp(), up.exp().mT, out=pairs(decays, s))
         s *= 2
     from_start = (g[..., :1, :] + inside).exp()
-    return GateSums(from_start, ahead.exp(), from_start[..., -1, :, None])
+    return GateSums(from_start, ahead.exp(), from_start[..., -1, :, None], decays)
+
+
+def head_gate_reduction(crossed: Tensor, d_from_start: Tensor, d_to_end: Tensor) -> Tensor:
+    """The gradient of gates that are one a head, ``[M, HV, C, 1]``, from products already at hand.
+
+    ``crossed[i, j]``, for i > j: score times its adjoint, what the decay from row j to row i is
+    owed; the others as in :func:`gate_reduction`. dg_t collects what crosses row t, ``j < t <= i``,
+    and only that.
+    """
+    C = crossed.shape[-1]
+    earlier = crossed.new_ones(C, C).triu(1)  # j < t
+    to_row = d_from_start + crossed @ earlier
+    return (to_row.tril().sum(-2, keepdim=True) + d_to_end.mT @ earlier).mT
 
 
 def gate_reduction(

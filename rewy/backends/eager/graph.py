@@ -8,18 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.profiler import record_function
 
-from rewy.backends.eager.arguments import Active, activate, to_arguments
+from rewy.backends.eager.arguments import activate, to_arguments
 from rewy.backends.eager.contraction import contraction, local_scores, role
 from rewy.backends.eager.correction import Corrected
-from rewy.backends.eager.gates import GateSums, gate_reduction, gate_sums
-from rewy.backends.eager.solve import solve
-from rewy.backends.eager.states import Chunks, Decayed, System, decayed, output, states
+from rewy.backends.eager.gates import (
+    GateSums,
+    gate_reduction,
+    head_gate_reduction,
+    per_head,
+)
+from rewy.backends.eager.slabs import Slabs, of, tile
+from rewy.backends.eager.solve import pack, solve, unpack
+from rewy.backends.eager.states import Chunks, System, output, scaled, states
 from rewy.backends.eager.tiling import Tiling
 from rewy.problem import Problem, Tensors
 
@@ -29,34 +35,14 @@ Correct = Callable[..., Corrected]
 class Saved(NamedTuple):
     """What a forward keeps for its backward beside the inputs.
 
-    A under both policies, None after decoding; P, U and S (the states before each chunk) under
-    'save', else None.
+    A under both policies, None after decoding, with a head gate packed with L, whose product with
+    its adjoint the gate is owed; P, U and S (the states before each chunk) under 'save', else None.
     """
 
     A: Tensor | None
     P: Tensor | None
     U: Tensor | None
     S: Tensor | None
-
-
-def _tile(problem: Problem, active: Active, tiling: Tiling, rows: slice) -> Chunks:
-    """Some of the chunks."""
-
-    def chunks(x: Tensor) -> Tensor:
-        return tiling.chunks(x, problem.spec.compute_dtype, rows)
-
-    g = None if active.g is None else chunks(active.g)
-    b = chunks(active.b)
-    w = b if active.w is active.b else chunks(active.w)
-    return Chunks(chunks(active.q), chunks(active.k), chunks(active.v), g, b, w)
-
-
-def _scores(x: Chunks, scale: float, want_L: bool) -> tuple[Tensor, Tensor | None]:
-    """P with its diagonal, and L where it is wanted."""
-    rows = [x.q] + ([x.b * x.k] if want_L else [])
-    P, *L = local_scores(rows, x.k, x.g)
-    P.diagonal(dim1=-2, dim2=-1).copy_((x.q * x.k).sum(-1))
-    return P.mul_(scale), L[0] if want_L else None
 
 
 def _start(problem: Problem, state: Tensor | None, tiling: Tiling) -> Tensor:
@@ -66,7 +52,7 @@ def _start(problem: Problem, state: Tensor | None, tiling: Tiling) -> Tensor:
         v = problem.tensors.v
         return v.new_zeros(spec.N, spec.HV, spec.K, spec.V, dtype=spec.compute_dtype)
     state = state.mT if spec.state_v_first else state
-    return tiling.sort(state.to(spec.compute_dtype)).contiguous()
+    return tiling.sort(state.to(spec.compute_dtype))
 
 
 def _finish(problem: Problem, state: Tensor, tiling: Tiling) -> Tensor:
@@ -75,114 +61,59 @@ def _finish(problem: Problem, state: Tensor, tiling: Tiling) -> Tensor:
     return state.mT.contiguous() if problem.spec.state_v_first else state
 
 
-# Chunks go through the stages in slabs of about so many elements of the largest operand: on a CPU
-# temporaries then stay in the cache, are memory used before and add little to the peak.
-SLAB = 1 << 19
+def _local(
+    x: Chunks,
+    sums: GateSums | None,
+    scale: float,
+    parts: list[slice],
+    P: Tensor | None,
+    packed: Tensor | None,
+) -> Tensor | None:
+    """Local scores P, and the solve's A, packed with L for a head gate, into what is not None.
 
-
-class Graph:
-    """One problem on its way through the stages.
-
-    Attributes:
-        problem, spec: as given. active: activated inputs. tiling: where chunks lie.
-        slabs: chunks that go through the stages together: which, and the slice among them of each
-            step of the state passes. One slab on accelerators, where fewer and larger calls win.
+    Returns A by itself where it is solved for.
     """
-
-    def __init__(self, problem: Problem):
-        self.problem, self.spec = problem, problem.spec
-        self.tiling = _tiling(problem)
-        self.active = activate(problem)
-        self.slabs = self._slabs()
-        self._whole: tuple[Chunks, GateSums | None, Decayed] | None = None
-
-    def _slabs(self) -> list[tuple[slice, list[slice]]]:
-        size = self._slab_size()
-        found: list[tuple[slice, list[slice]]] = []
-        for step in self.tiling.steps:
-            rows, steps = found[-1] if found else (slice(0, 0), [])
-            if not found or step.stop - rows.start > size:
-                rows, steps = slice(step.start, step.start), []
-                found.append((rows, steps))
-            steps.append(slice(step.start - rows.start, step.stop - rows.start))
-            found[-1] = slice(rows.start, step.stop), steps
-        return found
-
-    def _slab_size(self) -> int:
-        """In chunks."""
-        spec = self.spec
-        if self.problem.tensors.q.device.type != "cpu":
-            return max(self.tiling.M, 1)
-        return max(SLAB // max(spec.HV * self.tiling.C * max(spec.K, spec.V), 1), 1)
-
-    def parts(self, rows: slice) -> list[slice]:
-        """Chunks of a slab in pieces, where a step alone is larger than a slab should be."""
-        count, size = rows.stop - rows.start, self._slab_size()
-        return [slice(first, min(first + size, count)) for first in range(0, count, size)]
-
-    def stages(self, rows: slice) -> tuple[Chunks, GateSums | None, Decayed]:
-        """What forward and backward both form first, of some chunks; kept where these are all."""
-        if self._whole is not None:
-            return self._whole
-        x = _tile(self.problem, self.active, self.tiling, rows)
-        with record_function("rewy.gate_sums"):
-            sums = gate_sums(x.g)
-        found = x, sums, decayed(x, sums, self.spec.scale)
-        if len(self.slabs) == 1:
-            self._whole = found
-        return found
-
-    def by_chunk(self, *sizes: int) -> Tensor:
-        """An uninitialised ``[M, HV, *sizes]`` in the compute type."""
-        q, spec = self.problem.tensors.q, self.spec
-        return q.new_empty(self.tiling.M, spec.HV, *sizes, dtype=spec.compute_dtype)
-
-    def by_token(self, size: int) -> Tensor:
-        """An uninitialised ``[B, T, HV, size]`` in the compute type."""
-        q, spec = self.problem.tensors.q, self.spec
-        return q.new_empty(spec.B, spec.T, spec.HV, size, dtype=spec.compute_dtype)
-
-
-def _tiling(problem: Problem) -> Tiling:
-    return Tiling(problem.spec, problem.tensors.q.device)
-
-
-def _of(rows: slice, stage: NamedTuple | Tensor | None) -> Any:
-    """A stage's tensors for some of the chunks."""
-    if stage is None or isinstance(stage, Tensor):
-        return None if stage is None else stage[rows]
-    return type(stage)(*(None if x is None else x[rows] for x in stage))
-
-
-def _local(x: Chunks, scale: float, parts: list[slice], P: Tensor, A: Tensor | None) -> None:
-    """Local scores P and, where wanted, the solve's A, into these."""
+    A = torch.empty_like(packed) if packed is not None and per_head(x.g) else packed
     for rows in parts:
+        part = of(rows, x)
+        q = None if P is None else part.q
+        erase = None if A is None else scaled(part.k, part.b)
         with record_function("rewy.local_scores"):
-            P[rows], L = _scores(_of(rows, x), scale, A is not None)
+            scores, L = local_scores(q, erase, part.k, part.g, of(rows, sums))
+            if P is not None:
+                torch.mul(scores, scale, out=P[rows])
         if A is not None:
             with record_function("rewy.solve"):
                 A[rows] = solve(L)
+                if A is not packed:
+                    packed[rows] = pack(A[rows], L)
+    return A
+
+
+def _inverse(x: Chunks, packed: Tensor) -> tuple[Tensor, Tensor | None]:
+    """A, and for a head gate L as :func:`unpack` gives it."""
+    return unpack(packed) if per_head(x.g) else (packed, None)
 
 
 def forward(problem: Problem) -> tuple[Tensor, Tensor | None, Saved]:
     """Outputs ``[B, T, HV, V]`` in q's type, final states in the state's type or None, and what is
     kept.
     """
-    graph = Graph(problem)
-    spec, tiling = graph.spec, graph.tiling
+    slabs = Slabs(problem)
+    spec, tiling = slabs.spec, slabs.tiling
     C, saves = tiling.C, spec.policy == "save"
-    A, o = graph.by_chunk(C, C), graph.by_token(spec.V)
+    A, o = slabs.by_chunk(C, C), slabs.by_token(spec.V)
     P = U = S = None
     if saves:
-        P, U, S = graph.by_chunk(C, C), graph.by_chunk(C, spec.V), graph.by_chunk(spec.K, spec.V)
+        P, U, S = slabs.by_chunk(C, C), slabs.by_chunk(C, spec.V), slabs.by_chunk(spec.K, spec.V)
     h = _start(problem, problem.tensors.h0, tiling)
-    for rows, steps in graph.slabs:
-        x, _, ends = graph.stages(rows)
+    for rows, steps in slabs.all:
+        x, sums, ends = slabs.stages(rows)
         scores = P[rows] if saves else torch.empty_like(A[rows])
         residuals = U[rows] if saves else torch.empty_like(x.v)
         from_states = torch.empty_like(x.v)
-        _local(x, spec.scale, graph.parts(rows), scores, A[rows])
-        states(A[rows], x.w * x.v, ends, h, steps, residuals, _of(rows, S), from_states)
+        inverse = _local(x, sums, spec.scale, slabs.parts(rows), scores, A[rows])
+        states(inverse, x.w, x.v, ends, h, steps, residuals, of(rows, S), from_states)
         with record_function("rewy.output"):
             tiling.put(output(from_states, scores, residuals), rows, o)
     o = o.to(problem.tensors.q.dtype)
@@ -198,7 +129,7 @@ def decode(problem: Problem) -> tuple[Tensor, Tensor | None]:
     """
     spec = replace(problem.spec, chunk_size=1)
     tiling = Tiling(spec, problem.tensors.q.device)
-    x = _tile(problem, activate(problem), tiling, slice(0, tiling.M))
+    x = tile(problem, activate(problem), tiling, slice(0, tiling.M))
     q, erase, R = spec.scale * x.q, x.b * x.k, x.w * x.v
     decay = None if x.g is None else x.g.exp().mT
     h = _start(problem, problem.tensors.h0, tiling)
@@ -224,46 +155,57 @@ def backward(
     ``do`` and ``dht`` are the adjoints of outputs and final states, None for zero. ``correct`` is
     :func:`rewy.backends.eager.correction.correct` or another way to the same adjoints.
     """
-    graph = Graph(problem)
-    spec, tiling = graph.spec, graph.tiling
+    slabs = Slabs(problem)
+    spec, tiling = slabs.spec, slabs.tiling
     A, P, U, S = saved
-    if U is None:
+    if U is not None:
+        U, S = ([y[rows] for rows, _ in slabs.all] for y in (U, S))
+    else:
         C, solves = tiling.C, A is None  # where the forward decoded
-        A = graph.by_chunk(C, C) if solves else A
-        P, U, S = graph.by_chunk(C, C), graph.by_chunk(C, spec.V), graph.by_chunk(spec.K, spec.V)
+        A = slabs.by_chunk(C, C) if solves else A
+        U, S = slabs.by_slab(C, spec.V), slabs.by_slab(spec.K, spec.V)
         h = _start(problem, problem.tensors.h0, tiling)
-        for rows, steps in graph.slabs:
-            x, _, ends = graph.stages(rows)
-            _local(x, spec.scale, graph.parts(rows), P[rows], A[rows] if solves else None)
-            states(A[rows], x.w * x.v, ends, h, steps, U[rows], S[rows])
+        for n, (rows, steps) in enumerate(slabs.all):
+            x, sums, ends = slabs.stages(rows, queries=False)
+            if solves:
+                inverse = _local(x, sums, spec.scale, slabs.parts(rows), None, A[rows])
+            else:
+                inverse, _ = _inverse(x, A[rows])
+            states(inverse, x.w, x.v, ends, h, steps, U[n], S[n])
     do = None if do is None else do.contiguous()
     dh = _start(problem, dht, tiling)
-    d = _adjoints(graph)  # by token
-    for rows, steps in reversed(graph.slabs):
-        x, sums, ends = graph.stages(rows)
+    d = _adjoints(slabs)  # by token
+    for n, (rows, steps) in reversed(list(enumerate(slabs.all))):
+        x, sums, ends = slabs.stages(rows)
         if do is None:
             dO = torch.zeros_like(x.v)
         else:
             dO = tiling.chunks(do, spec.compute_dtype, rows)
-        system = System(A[rows], x.w, x.v, U[rows], S[rows])
+        if P is None:
+            scores = torch.empty_like(A[rows])
+            _local(x, sums, spec.scale, slabs.parts(rows), scores, None)
+        else:
+            scores = P[rows]
+        inverse, L = _inverse(x, A[rows])
+        system = System(inverse, x.w, x.v, U[n], S[n])
         with record_function("rewy.reverse_states"):
-            corrected = correct(P[rows].mT @ dO, dO, system, ends, dh, steps)
+            corrected = correct(scores.mT @ dO, dO, system, ends, dh, steps)
         adjoints = Chunks(*(None if y is None else torch.empty_like(y) for y in x))
-        whole = x, sums, system, dO, corrected, adjoints
-        for part in graph.parts(rows):
-            _chunk_gradients(spec.scale, *(_of(part, stage) for stage in whole))
+        whole = x, sums, scores, L, system, dO, corrected, adjoints
+        for part in slabs.parts(rows):
+            _chunk_gradients(spec.scale, *(of(part, stage) for stage in whole))
         for adjoint, out in zip(adjoints, d, strict=True):
             if adjoint is not None:
                 tiling.put(adjoint, rows, out)
     dh0 = problem.tensors.h0
     if dh0 is not None:
         dh0 = _finish(problem, dh, tiling).to(dh0.dtype)
-    return to_arguments(problem, graph.active, d, dh0)
+    return to_arguments(problem, slabs.active, d, dh0)
 
 
-def _adjoints(graph: Graph) -> Chunks:
+def _adjoints(slabs: Slabs) -> Chunks:
     """Room for those of the recurrence's inputs, ``[B, T, HV, D]`` each."""
-    spec, active, new = graph.spec, graph.active, graph.by_token
+    spec, active, new = slabs.spec, slabs.active, slabs.by_token
     g = None if active.g is None else new(active.g.shape[-1])
     b, w = new(active.b.shape[-1]), new(active.w.shape[-1])
     return Chunks(new(spec.K), new(spec.K), new(spec.V), g, b, w)
@@ -273,6 +215,8 @@ def _chunk_gradients(
     scale: float,
     x: Chunks,
     sums: GateSums | None,
+    P: Tensor,
+    L: Tensor | None,
     system: System,
     dO: Tensor,
     corrected: Corrected,
@@ -283,12 +227,13 @@ def _chunk_gradients(
     Those of b and w are summed over the channels that share one number.
     """
     Y, dL, dK_b, dS = corrected
-    erase = x.b * x.k
-    Dbk = torch.empty_like(erase)
+    erase, Dbk = scaled(x.k, x.b), torch.empty_like(x.k)
     with record_function("rewy.contraction"):
-        dP = (dO @ system.U.mT).mul_(scale)
+        dP = dO @ system.U.mT
+        crossed = None if L is None else (dP * P).addcmul_(dL, L)
+        dP *= scale
         on_diagonal = dP.diagonal(dim1=-2, dim2=-1).unsqueeze(-1)
-        levels = contraction([dP, dL], [x.q, erase], x.k, x.g, [out.q, Dbk], out.k)
+        levels = contraction(dP, dL, x.q, erase, x.k, x.g, sums, dq=out.q, d_erase=Dbk, dk=out.k)
         Dq_state, Dk_state = dO @ system.S.mT, system.U @ dS.mT
         if sums is None:
             Dq_state *= scale
@@ -304,11 +249,18 @@ def _chunk_gradients(
     if sums is not None:
         with record_function("rewy.gate_reduction"):
             # Role times adjoint, products already at hand; the total decay counts to the last row.
-            d_from_start = role(x.q, Dq_state, x.g) + role(erase, dK_b, x.g)
+            erased = role(erase.x, dK_b, x.g)
+            if erase.by is not None:
+                erased *= erase.by
+            d_from_start = role(x.q, Dq_state, x.g) + erased
             kept = (sums.total * role(system.S, dS, sums.total)).mT
             if x.g.shape[-1] == 1:
                 kept = kept.sum(-1, keepdim=True)
             d_from_start[..., -1:, :] += kept
-            out.g.copy_(gate_reduction(levels, d_from_start, role(x.k, Dk_state, x.g)))
+            d_to_end = role(x.k, Dk_state, x.g)
+            if crossed is None:
+                out.g.copy_(gate_reduction(levels, d_from_start, d_to_end))
+            else:
+                out.g.copy_(head_gate_reduction(crossed, d_from_start, d_to_end))
     out.b.copy_(role(x.k, Dbk, x.b))
     out.w.copy_(role(x.v, Y, x.w))

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.profiler import record_function
 
 from rewy.backends.eager.correction import Corrected
-from rewy.backends.eager.states import Decayed, System
+from rewy.backends.eager.states import Decayed, System, advance, places
 
 
 def correct_naively(
@@ -23,19 +23,17 @@ def correct_naively(
     The reverse pass carries dU, ``dS_0 = exp(G_C) dS_1 + (scale Q * exp G)^T dO - W^T dU``.
     """
     A, w, v, _, S = system
-    W, R = A @ x.k_b, w * v
+    K_b, R = x.k_b.formed(), w * v
+    W = A @ K_b
     dU, dS = dU.clone(), dh.new_empty(dU.shape[0], *dh.shape[1:])
-    for step in reversed(steps):
-        after = dh[: step.stop - step.start]
-        dS[step] = after
-        dU[step] += x.k_t[step] @ after
-        if x.total is not None:
-            after *= x.total[step]
-        after += x.q[step].mT @ dO[step] - W[step].mT @ dU[step]
+    for step, after, before in places(dh, steps[::-1], dS):
+        dU[step] += x.k_t.at(step).read(after)
+        change = x.q.at(step).write(dO[step]) - W[step].mT @ dU[step]
+        advance(after, x.total, step, change, before)
     with record_function("rewy.correction"):
         dW = -(dU @ S.mT)  # 1
         dA = dU @ R.mT  # 2
-        dA += dW @ x.k_b.mT  # 3
+        dA += dW @ K_b.mT  # 3
         dR = A.mT @ dU  # 4
         dK_b = A.mT @ dW  # 5
         right = dA @ A.mT  # 6

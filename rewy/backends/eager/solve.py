@@ -1,33 +1,37 @@
-"""Solve: A = (I + L)^-1 by forward substitution."""
+"""Solve: A = (I + L)^-1 by forward substitution, of blocks twice the size at each level."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-BLOCK = 16  # rows substituted one by one; between blocks the substitution is two matrix products
+from rewy.backends.eager.gates import pairs
 
 
 def solve(L: Tensor) -> Tensor:
     """``A = (I + L)^-1`` of strictly lower ``L``, ``[..., C, C]``; unit lower triangular.
 
-    Row i is ``A_i = e_i - sum_{j < i} L_ij A_j``. Doubling (products of I - L, I + L^2, ...) has
-    fewer steps and fails: for nearly equal unit keys |A| <= 1 while its factors grow past 1e9.
+    Of two neighbouring blocks of the diagonal, solved, the later one takes in the earlier: below
+    them A is ``-A_later L_pair A_earlier``. Only entries of A and L meet. Doubling (products of I -
+    L, I + L^2, ...) has as few steps and fails: for nearly equal unit keys |A| <= 1 while its
+    factors grow past 1e9.
     """
-    C = L.shape[-1]
-    A = torch.zeros_like(L)
-    A.diagonal(dim1=-2, dim2=-1).fill_(1)
-    size = min(BLOCK, C)
-    blocks = L.unflatten(-2, (-1, size)).unflatten(-1, (-1, size)).diagonal(dim1=-4, dim2=-2)
-    blocks = blocks.movedim(-1, -3).contiguous()  # [..., C / 16, 16, 16] on the diagonal
-    inverse = torch.zeros_like(blocks)
-    inverse.diagonal(dim1=-2, dim2=-1).fill_(1)
-    for i in range(1, size):
-        inverse[..., i, :i] = -(blocks[..., i : i + 1, :i] @ inverse[..., :i, :i])[..., 0, :]
-    for n, start in enumerate(range(0, C, size)):
-        rows = slice(start, start + size)
-        A[..., rows, rows] = inverse[..., n, :, :]
-        if start:
-            above = L[..., rows, :start] @ A[..., :start, :start]
-            A[..., rows, :start] = -(inverse[..., n, :, :] @ above)
-    return A
+    A = L.new_ones(*L.shape[:-1], 1, 1)  # blocks of s rows, [..., C / s, s, s]
+    while (s := A.shape[-1]) < L.shape[-1]:
+        pair = pairs(L, s)
+        earlier, later = A[..., ::2, :, :], A[..., 1::2, :, :]
+        A = L.new_zeros(*pair.shape[:-2], 2 * s, 2 * s)
+        A[..., :s, :s] = earlier
+        A[..., s:, s:] = later
+        torch.neg(later @ (pair @ earlier) if s > 1 else pair, out=A[..., s:, :s])
+    return A.squeeze(-3)
+
+
+def pack(A: Tensor, L: Tensor) -> Tensor:
+    """Both in one ``[..., C, C]``: A, whose upper triangle is 0, and above it ``L^T``."""
+    return A + L.mT
+
+
+def unpack(packed: Tensor) -> tuple[Tensor, Tensor]:
+    """A, and what is L strictly below its diagonal."""
+    return packed.tril(), packed.mT

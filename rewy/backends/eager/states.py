@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -18,7 +19,7 @@ class Chunks(NamedTuple):
     b: ``[M, HV, C, 1 or K]`` (erase); w: ``[M, HV, C, 1 or V]`` (write).
     """
 
-    q: Tensor
+    q: Tensor | None
     k: Tensor
     v: Tensor
     g: Tensor | None
@@ -26,16 +27,41 @@ class Chunks(NamedTuple):
     w: Tensor
 
 
+class Scaled(NamedTuple):
+    """Rows to meet a state, ``by * x``: ``[M, HV, C, K]`` and one factor a row, ``[M, HV, C, 1]``,
+    or None for 1. The factor goes to what they are multiplied with, where it takes no memory.
+    """
+
+    x: Tensor
+    by: Tensor | None
+
+    def at(self, chunks: slice) -> Scaled:
+        return Scaled(self.x[chunks], None if self.by is None else self.by[chunks])
+
+    def formed(self) -> Tensor:
+        """``by * x``."""
+        return self.x if self.by is None else self.by * self.x
+
+    def read(self, S: Tensor, out: Tensor | None = None) -> Tensor:
+        """``(by * x) S``, ``[M, HV, C, V]``."""
+        found = torch.matmul(self.x, S, out=out)
+        return found if self.by is None else found.mul_(self.by)
+
+    def write(self, U: Tensor) -> Tensor:
+        """``(by * x)^T U``, ``[M, HV, K, V]``."""
+        return self.x.mT @ (U if self.by is None else self.by * U)
+
+
 class Decayed(NamedTuple):
-    """Queries and keys decayed to the chunk's ends.
+    """Queries and keys decayed to the chunk's ends; q may be None where nothing reads the states.
 
     q: ``scale Q * exp(G)``; k_b: ``b * K * exp(G)`` (erase keys); k_t: ``K * exp(G_C - G)``; total:
     ``exp(G_C)`` as a factor of a state ``[M, HV, K, V]``, None without a gate.
     """
 
-    q: Tensor
-    k_b: Tensor
-    k_t: Tensor
+    q: Scaled | None
+    k_b: Scaled
+    k_t: Scaled
     total: Tensor | None
 
 
@@ -56,18 +82,29 @@ class System(NamedTuple):
 def decayed(x: Chunks, sums: GateSums | None, scale: float) -> Decayed:
     """Queries and keys as the state meets them (K_b and K_t of docs/method.md)."""
     if sums is None:
-        return Decayed(scale * x.q, x.b * x.k, x.k, None)
+        whole = torch.full_like(x.b[..., :1], scale)
+        return Decayed(_rows(x.q, whole), scaled(x.k, x.b), Scaled(x.k, None), None)
     return Decayed(
-        q=x.q * (scale * sums.from_start),
-        k_b=x.k * (x.b * sums.from_start),
-        k_t=x.k * sums.to_end,
+        q=_rows(x.q, scale * sums.from_start),
+        k_b=scaled(x.k, x.b * sums.from_start),
+        k_t=scaled(x.k, sums.to_end),
         total=sums.total,
     )
 
 
+def _rows(q: Tensor | None, by: Tensor) -> Scaled | None:
+    return None if q is None else scaled(q, by)
+
+
+def scaled(x: Tensor, by: Tensor) -> Scaled:
+    """``by * x``, multiplied out where each channel has a factor of its own."""
+    return Scaled(x, by) if by.shape[-1] == 1 else Scaled(by * x, None)
+
+
 def states(
     A: Tensor,
-    R: Tensor,
+    w: Tensor,
+    v: Tensor,
     x: Decayed,
     h: Tensor,
     steps: list[slice],
@@ -77,24 +114,51 @@ def states(
 ) -> None:
     """Solve the residual system of some steps, chunk after chunk.
 
-    ``U = A (R - K_b S_0)``, ``S_1 = exp(G_C) S_0 + K_t^T U``. ``h``, the states ``[N, HV, K, V]``
-    (sorted), goes from those before the first step to those after the last. ``steps`` are slices of
-    the chunks in the other arguments. Written are U and, where they are given, S, the states before
-    each chunk, and O, what these give the outputs: ``scale (Q * exp G) S_0``.
+    ``U = A (w * V - K_b S_0)``, ``S_1 = exp(G_C) S_0 + K_t^T U``. ``h``, the states ``[N, HV, K,
+    V]`` (sorted), goes from those before the first step to those after the last. ``steps`` are
+    slices of the chunks in the other arguments. Written are U and, where they are given, S, the
+    states before each chunk, and O, what these give the outputs: ``scale (Q * exp G) S_0``.
     """
     with record_function("rewy.states"):
-        for step in steps:
-            before = h[: step.stop - step.start]
-            if S is not None:
-                S[step] = before
+        for step, before, after in places(h, steps, S):
             if O is not None:
-                torch.matmul(x.q[step], before, out=O[step])
-            torch.matmul(A[step], R[step] - x.k_b[step] @ before, out=U[step])
-            if x.total is not None:
-                before *= x.total[step]
+                x.q.at(step).read(before, O[step])
+            residual = torch.mul(w[step], v[step]).sub_(x.k_b.at(step).read(before))
+            torch.matmul(A[step], residual, out=U[step])
             # Product, then sum: baddbmm may add its terms to the state one by one, which loses what
             # many small writes add up to.
-            before += x.k_t[step].mT @ U[step]
+            advance(before, x.total, step, x.k_t.at(step).write(U[step]), after)
+
+
+def places(
+    h: Tensor, steps: list[slice], kept: Tensor | None
+) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Each step with the states that it reads, ``[n, HV, K, V]``, and the place of its result.
+
+    What a step reads stays in ``kept[step]``, if that is given, and where the next step has the
+    same sequences its place there is the place of the result: no state is copied. ``h`` has the
+    states to begin with and, afterwards, those after the last step of each sequence.
+    """
+    ready = False
+    for step, following in zip(steps, [*steps[1:], None], strict=True):
+        before = after = h[: step.stop - step.start]
+        if kept is not None:
+            if not ready:
+                kept[step] = before
+            before = kept[step]
+            ready = following is not None and kept[following].shape == before.shape
+            after = kept[following] if ready else after
+        yield step, before, after
+
+
+def advance(
+    before: Tensor, total: Tensor | None, step: slice, change: Tensor, after: Tensor
+) -> None:
+    """``after = total * before + change``."""
+    if total is None:
+        torch.add(before, change, out=after)
+    else:
+        torch.addcmul(change, before, total[step], out=after)
 
 
 def output(from_states: Tensor, P: Tensor, U: Tensor) -> Tensor:

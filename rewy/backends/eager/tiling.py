@@ -107,8 +107,12 @@ class Tiling:
         return self._places[key]
 
     def sort(self, states: Tensor) -> Tensor:
-        """States ``[N, ...]`` from the caller's order to longest first; always a copy."""
-        return states.clone() if self._order is None else states.index_select(0, self._order)
+        """States ``[N, ...]`` from the caller's order to longest first; always a copy, and of one
+        layout also where an axis has size 1: products round alike.
+        """
+        if self._order is None:
+            return states.clone(memory_format=torch.contiguous_format)
+        return states.index_select(0, self._order)
 
     def unsort(self, states: Tensor) -> Tensor:
         """States ``[N, ...]`` from longest first to the caller's order."""
