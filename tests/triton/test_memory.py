@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 pytest.importorskip("triton")
 
 from properties.case import OPERATORS
-from rewy.backends.triton import gates, graph, run
+from rewy.backends.triton import gates, graph, norm, run
 from rewy.problem import Problem
 from tests.triton.compiling import launches, problem
 
@@ -41,12 +41,23 @@ class InUse(TorchDispatchMode):
         return found
 
 
-def _training(operator: str, policy: str) -> Problem:
-    given = problem(operator, torch.bfloat16, SIZE, SIZE, 64, groups=1, policy=policy)
+def _training(operator: str, policy: str, groups: int = 1) -> Problem:
+    given = problem(operator, torch.bfloat16, SIZE, SIZE, 64, groups=groups, policy=policy)
     tensors = [None if x is None or x.dim() < 2 else x[:, :TOKENS] for x in given.tensors]
     tensors[given.tensors._fields.index("h0")] = None
     spec = replace(given.spec, T=TOKENS, sequence_starts=(0, TOKENS), output_final_state=False)
     return Problem(spec, type(given.tensors)(*tensors))
+
+
+def _most_in_use(given: Problem, monkeypatch) -> float:
+    """In tensors of v's size, by a backward and its results."""
+    for module in (run, gates, norm):
+        monkeypatch.setattr(module, "start", lambda *_: None)
+    _, _, saved = graph.forward(given)
+    do = torch.zeros_like(given.tensors.v)
+    with InUse() as use:
+        graph.backward(given, saved, do, None)
+    return use.most / do.nbytes
 
 
 # In tensors of the size of v. With the gradients: U, S (2), Y, dS (2), dq, dk and dv. Beside a
@@ -67,14 +78,23 @@ def _training(operator: str, policy: str) -> Problem:
 @pytest.mark.parametrize("filled", [False, True])
 def test_a_backward_holds_no_more_than_it_needs(operator, policy, most, filled, monkeypatch):
     monkeypatch.setattr(graph, "fills_the_gpu", lambda *_: filled)
-    given = _training(operator, policy)
-    for module in (run, gates):
-        monkeypatch.setattr(module, "start", lambda *_: None)
-    _, _, saved = graph.forward(given)
-    do = torch.zeros_like(given.tensors.v)
-    with InUse() as use:
-        graph.backward(given, saved, do, None)
-    assert use.most / do.nbytes == pytest.approx(most, abs=0.2)
+    assert _most_in_use(_training(operator, policy), monkeypatch) == pytest.approx(most, abs=0.2)
+
+
+# With two value heads a key: dq and dk of each, float32 (2 each), instead of those above (1 each);
+# what they are summed to (half of one each) comes when Y, dS and, if recomputed, U and S are gone.
+@pytest.mark.parametrize(
+    ("operator", "policy", "most"),
+    [
+        ("delta_rule", "recompute", 11),
+        ("gated_delta_rule", "save", 8),
+        ("kda", "recompute", 20),
+        ("kda", "save", 15),
+    ],
+)
+def test_sums_over_a_group_take_no_more(operator, policy, most, monkeypatch):
+    given = _training(operator, policy, groups=2)
+    assert _most_in_use(given, monkeypatch) == pytest.approx(most, abs=0.2)
 
 
 @pytest.mark.parametrize("operator", OPERATORS)

@@ -40,10 +40,12 @@ def _gradients(
     hk = h // (HV // H)
     r = tl.arange(0, C)
     one = tl.arange(0, 1)
-    # Loops over value tiles ask for nothing ahead of time: for tiles that registers want, too,
-    # Triton 3.6 has a place too few, and the next ones land where products still read. The loop
-    # over key tiles waits for each product before it goes on. properties/hazards.py sees either.
+    # Loops over value tiles ask for nothing ahead of time where registers want their tiles, too:
+    # Triton 3.6 has a place too few for these, and the next ones land where products still read.
+    # The loop over key tiles waits for each product before it goes on. properties/hazards.py sees
+    # either.
     AHEAD: tl.constexpr = None if ONE_V else 1
+    AHEAD_OF_STATES: tl.constexpr = AHEAD if GATE == 1 else None
     db_rows = tl.zeros([C], dtype=tl.float32)
 
     # The correction: dP, dL and what follows from Y alone.
@@ -96,7 +98,7 @@ def _gradients(
             bt = load_rows(b, start, rows, h, HV, r)[:, None]
         bk = (bt * k32).to(OP)  # as the products see it, in both roles: pairs that cancel must
         Dq, Dbk, Dkt = empty, empty, empty
-        for vt in tl.range(0, VP, BV, num_stages=AHEAD):
+        for vt in tl.range(0, VP, BV, num_stages=AHEAD_OF_STATES):
             e = vt + tl.arange(0, BV)
             if not ONE_V:
                 dO, Yt, Ut = residuals(do, Y, U, chunk, start, rows, h, HV, V, r, e, C, VP)

@@ -122,7 +122,9 @@ def backward(problem: Problem, saved: Saved, do: Tensor | None, dht: Tensor | No
     Y, dS, dh0 = found = _new_states(run, adjoint.Y_hat, problem.tensors.h0 is not None)
     _state_passes(run, again, (adjoint, found), do, dht)
     del adjoint, again, P  # as above
-    return finish(problem, run.active, _gradient_stage(run, do, U, S, Y, dS, dh0))
+    gradients = _gradient_stage(run, do, U, S, Y, dS, dh0)
+    del U, S, Y, dS, found
+    return finish(problem, run.active, gradients)
 
 
 def _solve_stage(run: Run) -> tuple[Tensor, Tensor]:
