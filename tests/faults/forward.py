@@ -29,7 +29,7 @@ FAULTS = (
         "        from .arguments import _gate_parameters, activations\n"
         "        parameters = [p if p is None else p[:, None] for p in _gate_parameters(problem)]\n"
         "        g = activations.gate(g, *parameters, problem.spec.lower_bound)\n",
-        GATED,
+        PER_CHANNEL,
     ),
     Fault(
         "group-repeats-heads-in-turn",
@@ -44,7 +44,24 @@ FAULTS = (
         SLABS,
         "g = None if active.g is None else chunks(active.g)",
         "g = None if active.g is None else chunks(active.g[:, :, :1].expand_as(active.g))",
-        GATED,
+        PER_CHANNEL,
+    ),
+    Fault(
+        "head-gate-of-the-first-head",
+        "context parallel",
+        SLABS,
+        "self.tiling.chunks(self.active.g,",
+        "self.tiling.chunks(self.active.g[:, :, :1].expand_as(self.active.g),",
+        ("gated_delta_rule",),
+    ),
+    Fault(
+        "gate-sums-of-the-first-slab",
+        "slabs",
+        SLABS,
+        "of(rows, self._head_sums())",
+        "of(slice(0, rows.stop - rows.start), self._head_sums())",
+        ("gated_delta_rule",),
+        "eager-save",
     ),
     Fault(
         "final-states-left-sorted",

@@ -101,3 +101,18 @@ def test_odd_values_meet_the_door(option, value, error):
     function, arguments = call("delta_rule", 5)
     with pytest.raises(error, match=option):
         function(**{**arguments, option: value})
+
+
+@pytest.mark.parametrize("policy", ["recompute", "save"])
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_what_no_row_owes_another_may_overflow(operator, policy):
+    """The product of row 3's adjoint with the value of row 15, which comes later, is infinite."""
+    function, x = call(operator, 20)
+    x["v"][:, 15] = 1e30
+    for value in x.values():
+        value.requires_grad_()
+    o, _ = function(**x, disable_recompute=policy == "save")
+    do = torch.zeros_like(o)
+    do[:, 3] = 1e10
+    for name, gradient in zip(x, torch.autograd.grad(o, list(x.values()), do), strict=True):
+        assert gradient.isfinite().all(), name

@@ -17,7 +17,8 @@ from torch import Tensor
 
 
 class GateSums(NamedTuple):
-    """Decay factors of a chunk against its ends, each in [0, 1].
+    """Decay factors of a chunk against its ends and, for a head gate, between its rows, each in
+    [0, 1].
 
     from_start: exp(G_i), from before row 0 to row i, ``[M, HV, C, 1 or K]``.
     to_end: exp(G_C - G_i), from row i to the chunk's last row, same shape.
@@ -107,8 +108,8 @@ def head_gate_reduction(crossed: Tensor, d_from_start: Tensor, d_to_end: Tensor)
     """The gradient of gates that are one a head, ``[M, HV, C, 1]``, from products already at hand.
 
     ``crossed[i, j]``, for i > j: score times its adjoint, what the decay from row j to row i is
-    owed; the others as in :func:`gate_reduction`. dg_t collects what crosses row t, ``j < t <= i``,
-    and only that.
+    owed; finite elsewhere, where it counts for nothing. The others as in :func:`gate_reduction`.
+    dg_t collects what crosses row t, ``j < t <= i``, and only that.
     """
     C = crossed.shape[-1]
     earlier = crossed.new_ones(C, C).triu(1)  # j < t
@@ -119,7 +120,7 @@ def head_gate_reduction(crossed: Tensor, d_from_start: Tensor, d_to_end: Tensor)
 def gate_reduction(
     levels: list[tuple[Tensor, Tensor]], d_from_start: Tensor, d_to_end: Tensor
 ) -> Tensor:
-    """The gates' gradient, the adjoint of :func:`segment_sums` and :func:`gate_sums`.
+    """A channel gate's gradient, the adjoint of :func:`segment_sums` and :func:`gate_sums`.
 
     ``levels[n]`` holds the adjoints of ``down`` and ``up`` at s = 2**n, ``d_from_start`` and
     ``d_to_end`` those of the two sums over the chunk. dg_t collects every product whose decay

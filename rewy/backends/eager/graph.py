@@ -71,7 +71,7 @@ def _local(
 ) -> Tensor | None:
     """Local scores P, and the solve's A, packed with L for a head gate, into what is not None.
 
-    Returns A by itself where it is solved for.
+    Returns A, unpacked; None where it is not asked for.
     """
     A = torch.empty_like(packed) if packed is not None and per_head(x.g) else packed
     for rows in parts:
@@ -229,7 +229,7 @@ def _chunk_gradients(
     Y, dL, dK_b, dS = corrected
     erase, Dbk = scaled(x.k, x.b), torch.empty_like(x.k)
     with record_function("rewy.contraction"):
-        dP = dO @ system.U.mT
+        dP = (dO @ system.U.mT).tril_()
         crossed = None if L is None else (dP * P).addcmul_(dL, L)
         dP *= scale
         on_diagonal = dP.diagonal(dim1=-2, dim2=-1).unsqueeze(-1)

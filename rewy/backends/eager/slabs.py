@@ -79,7 +79,7 @@ class Slabs:
         return found
 
     def _head_sums(self) -> GateSums:
-        """A head gate's, of all chunks: small, so that they are formed at once."""
+        """A head gate's, of all chunks at once: many calls, each on little. As large as A."""
         if self._sums is None:
             everywhere = slice(0, self.tiling.M)
             g = self.tiling.chunks(self.active.g, self.spec.compute_dtype, everywhere)

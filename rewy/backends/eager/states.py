@@ -15,8 +15,9 @@ from rewy.backends.eager.gates import GateSums
 class Chunks(NamedTuple):
     """The inputs of the graph as chunks, in the compute type; padding rows are 0.
 
-    q, k: ``[M, HV, C, K]``; v: ``[M, HV, C, V]``; g: ``[M, HV, C, 1 or K]`` or None;
-    b: ``[M, HV, C, 1 or K]`` (erase); w: ``[M, HV, C, 1 or V]`` (write).
+    q, k: ``[M, HV, C, K]``, q None where neither outputs nor scores are formed; v: ``[M, HV, C,
+    V]``; g: ``[M, HV, C, 1 or K]`` or None; b: ``[M, HV, C, 1 or K]`` (erase); w: ``[M, HV, C, 1 or
+    V]`` (write).
     """
 
     q: Tensor | None
@@ -28,8 +29,9 @@ class Chunks(NamedTuple):
 
 
 class Scaled(NamedTuple):
-    """Rows to meet a state, ``by * x``: ``[M, HV, C, K]`` and one factor a row, ``[M, HV, C, 1]``,
-    or None for 1. The factor goes to what they are multiplied with, where it takes no memory.
+    """Rows of queries or keys, ``by * x``: ``[M, HV, C, K]`` and one factor a row, ``[M, HV, C,
+    1]``, or None for 1. The factor goes to a product's result or other operand: x is not copied.
+    A factor of 0 is one of nothing as long as the product without it is finite.
     """
 
     x: Tensor
@@ -53,7 +55,7 @@ class Scaled(NamedTuple):
 
 
 class Decayed(NamedTuple):
-    """Queries and keys decayed to the chunk's ends; q may be None where nothing reads the states.
+    """Queries and keys decayed to the chunk's ends; q is None where no outputs are formed.
 
     q: ``scale Q * exp(G)``; k_b: ``b * K * exp(G)`` (erase keys); k_t: ``K * exp(G_C - G)``; total:
     ``exp(G_C)`` as a factor of a state ``[M, HV, K, V]``, None without a gate.
