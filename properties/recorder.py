@@ -28,6 +28,8 @@ ROOT = Path(__file__).parent.parent
 # As for Hypothesis itself, but at home in the repository and not in the current directory.
 STORAGE = Path(os.environ.get("HYPOTHESIS_STORAGE_DIRECTORY", ROOT / ".hypothesis"))
 FAILURE = "rewy_failure"
+# Why a law is skipped that has judged nothing: a pass would say what nobody looked at. The last
+# lines count these, so that an adapter which claims too little is seen.
 UNCLAIMED = "no implementation under test claims any of these cases"
 DEFAULT_PROFILE = "dev"
 

@@ -23,7 +23,7 @@ from rewy.backends.eager.gates import (
     head_gate_reduction,
     per_head,
 )
-from rewy.backends.eager.slabs import Slabs, of, tile
+from rewy.backends.eager.slabs import Slabs, some_of, tile
 from rewy.backends.eager.solve import pack, solve, unpack
 from rewy.backends.eager.states import Chunks, System, output, scaled, states
 from rewy.backends.eager.tiling import Tiling
@@ -75,11 +75,11 @@ def _local(
     """
     A = torch.empty_like(packed) if packed is not None and per_head(x.g) else packed
     for rows in parts:
-        part = of(rows, x)
+        part = some_of(rows, x)
         q = None if P is None else part.q
         erase = None if A is None else scaled(part.k, part.b)
         with record_function("rewy.local_scores"):
-            scores, L = local_scores(q, erase, part.k, part.g, of(rows, sums))
+            scores, L = local_scores(q, erase, part.k, part.g, some_of(rows, sums))
             if P is not None:
                 torch.mul(scores, scale, out=P[rows])
         if A is not None:
@@ -113,7 +113,7 @@ def forward(problem: Problem) -> tuple[Tensor, Tensor | None, Saved]:
         residuals = U[rows] if saves else torch.empty_like(x.v)
         from_states = torch.empty_like(x.v)
         inverse = _local(x, sums, spec.scale, slabs.parts(rows), scores, A[rows])
-        states(inverse, x.w, x.v, ends, h, steps, residuals, of(rows, S), from_states)
+        states(inverse, x.w, x.v, ends, h, steps, residuals, some_of(rows, S), from_states)
         with record_function("rewy.output"):
             tiling.put(output(from_states, scores, residuals), rows, o)
     o = o.to(problem.tensors.q.dtype)
@@ -193,7 +193,7 @@ def backward(
         adjoints = Chunks(*(None if y is None else torch.empty_like(y) for y in x))
         whole = x, sums, scores, L, system, dO, corrected, adjoints
         for part in slabs.parts(rows):
-            _chunk_gradients(spec.scale, *(of(part, stage) for stage in whole))
+            _chunk_gradients(spec.scale, *(some_of(part, stage) for stage in whole))
         for adjoint, out in zip(adjoints, d, strict=True):
             if adjoint is not None:
                 tiling.put(adjoint, rows, out)
@@ -254,7 +254,7 @@ def _chunk_gradients(
                 erased *= erase.by
             d_from_start = role(x.q, Dq_state, x.g) + erased
             kept = (sums.total * role(system.S, dS, sums.total)).mT
-            if x.g.shape[-1] == 1:
+            if per_head(x.g):
                 kept = kept.sum(-1, keepdim=True)
             d_from_start[..., -1:, :] += kept
             d_to_end = role(x.k, Dk_state, x.g)

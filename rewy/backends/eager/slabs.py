@@ -72,7 +72,7 @@ class Slabs:
         whole = len(self.all) == 1
         x = tile(self.problem, self.active, self.tiling, rows, queries or whole)
         with record_function("rewy.gate_sums"):
-            sums = of(rows, self._head_sums()) if per_head(x.g) else gate_sums(x.g)
+            sums = some_of(rows, self._head_sums()) if per_head(x.g) else gate_sums(x.g)
         found = x, sums, decayed(x, sums, self.spec.scale)
         if whole:
             self._whole = found
@@ -108,11 +108,11 @@ def _tiling(problem: Problem) -> Tiling:
     return Tiling(problem.spec, problem.tensors.q.device)
 
 
-def of(rows: slice, stage: NamedTuple | Tensor | None) -> Any:
+def some_of(rows: slice, stage: NamedTuple | Tensor | None) -> Any:
     """A stage's tensors for some of the chunks."""
     if stage is None or isinstance(stage, Tensor):
         return None if stage is None else stage[rows]
-    return type(stage)(*(of(rows, x) for x in stage))
+    return type(stage)(*(some_of(rows, x) for x in stage))
 
 
 def tile(
