@@ -8,6 +8,7 @@ the report, and the controller alone writes, so a failure is one file with and w
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections import Counter
@@ -28,6 +29,7 @@ ROOT = Path(__file__).parent.parent
 # As for Hypothesis itself, but at home in the repository and not in the current directory.
 STORAGE = Path(os.environ.get("HYPOTHESIS_STORAGE_DIRECTORY", ROOT / ".hypothesis"))
 FAILURE = "rewy_failure"
+CASES = "rewy_cases"
 # Why a law is skipped that has judged nothing: a pass would say what nobody looked at. The last
 # lines count these, so that an adapter which claims too little is seen.
 UNCLAIMED = "no implementation under test claims any of these cases"
@@ -78,7 +80,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--operator", action="append", choices=OPERATORS, help="only this operator; repeatable"
     )
-    group.addoption("--minutes", type=float, help="stop drawing new cases after so many minutes")
+    group.addoption(
+        "--minutes", type=float, help="draw new cases for so many minutes, shared by the searches"
+    )
     group.addoption("--report", metavar="FILE", help="write a JSON report of the run")
     group.addoption(
         "--corpus", metavar="DIR", default=str(ROOT / "corpus"), help="where failures are recorded"
@@ -147,7 +151,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    suite.begin_test()
+    suite.begin_test(_left(item))
     if suite.out_of_time() and getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
         pytest.skip("time is up: nothing is drawn")
 
@@ -156,10 +160,27 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_call(item: pytest.Item):
     """A law that no implementation claims a case of has proved nothing, and says so."""
     before = clock["cases"]
-    result = yield
+    try:
+        result = yield
+    finally:
+        if cases := suite.cases_of_test():
+            item.user_properties.append((CASES, cases))
     if getattr(item.obj, "is_law", False) and clock["cases"] == before:
         pytest.skip(UNCLAIMED)
     return result
+
+
+def _left(item: pytest.Item) -> int:
+    """How many tests this process is still to run, this one among them.
+
+    Estimated under xdist, whose workers know all tests but not which of them come here: neither
+    fewer than an equal part, nor than all that lie behind this one leave to each worker.
+    """
+    config, items = item.config, item.session.items
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    begun = config.stash[_BEGUN] = config.stash.get(_BEGUN, 0) + 1
+    mine, all_left = math.ceil(len(items) / workers), len(items) - items.index(item)
+    return max(mine - begun + 1, math.ceil(all_left / workers))
 
 
 def leaves(error: BaseException) -> Iterator[tuple[BaseException, bool]]:
@@ -245,6 +266,7 @@ class _Tally:
 
 
 _TALLY = pytest.StashKey[_Tally]()
+_BEGUN = pytest.StashKey[int]()  # tests
 
 
 class _Controller:
@@ -263,6 +285,7 @@ class _Controller:
                 "test": report.nodeid,
                 "outcome": report.outcome,
                 "seconds": round(report.duration, 2),
+                "cases": dict(report.user_properties).get(CASES, 0),
             }
         )
         if report.when != "call" or not report.failed:  # an open entry's replay fails and is known

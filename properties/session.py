@@ -36,6 +36,7 @@ class _Session:
     found: dict[str, Implementation] = field(default_factory=dict)
     device: str = "cpu"
     deadline: float | None = None
+    until: float | None = None  # of the search at hand
     failed: bool = False
     regimes: Counter = field(default_factory=Counter)
     checks: Counter = field(default_factory=Counter)
@@ -56,7 +57,7 @@ def configure(
     except Exception as error:
         raise ValueError(f"device: got {device!r}: {error}") from error
     _current.names, _current.found = names, found
-    _current.device, _current.deadline = device, deadline
+    _current.device, _current.deadline, _current.until = device, deadline, deadline
     _current.journalling = journalling
 
 
@@ -93,9 +94,16 @@ def name_of(implementation: Implementation) -> str:
     return next(given, implementation.name)
 
 
-def begin_test() -> None:
-    """A new search: an earlier one's failure does not keep it going when time is up."""
+def begin_test(left: int = 1) -> None:
+    """A new search: an earlier one's failure does not keep it going when time is up.
+
+    Of what is left of the time box it gets one part in ``left``, itself and the searches to come:
+    what it does not use is theirs, and no law goes without cases because others came first.
+    """
     _current.failed, _current.cases_of_test = False, 0
+    if _current.deadline is not None:
+        now = time.time()
+        _current.until = now + (_current.deadline - now) / max(left, 1)
 
 
 def cases_of_test() -> int:
@@ -104,10 +112,10 @@ def cases_of_test() -> int:
 
 
 def out_of_time() -> bool:
-    """Whether the time box is spent. Never after a failure in the same search, which must see it
-    again to shrink it.
+    """Whether this search's share of the time box is spent. Never after a failure in the same
+    search, which must see it again to shrink it.
     """
-    return _current.deadline is not None and not _current.failed and time.time() > _current.deadline
+    return _current.until is not None and not _current.failed and time.time() > _current.until
 
 
 def ran(implementation: Implementation) -> None:

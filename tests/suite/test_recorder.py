@@ -292,6 +292,18 @@ def test_time_box_ends_the_search(suite, workers):
     assert time.monotonic() - started < 120
 
 
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_searches_share_the_time_box(suite, workers):
+    """Each alone has examples for more time than all have."""
+    report = suite.directory / "report.json"
+    options = ("--hypothesis-profile", "nightly", "--minutes", "0.25", "-n", workers)
+    run = suite.pytest(POLICIES, *options, "--report", str(report), adapter="Right")
+    assert run.returncode == 0, run.stdout
+    tests = json.loads(report.read_text())["tests"]
+    assert [test["outcome"] for test in tests] == ["skipped"] * 4  # told how far they came
+    assert min(test["cases"] for test in tests) >= 20, tests
+
+
 def test_time_box_ends_the_searches_after_a_failure(suite):
     options = ("--hypothesis-profile", "nightly", "--minutes", "0.05")
     report = suite.directory / "report.json"
@@ -312,6 +324,7 @@ def test_report_counts_the_run(suite):
     (test,) = outcome["tests"]
     assert test["test"].endswith("test_policies_are_bitwise_equal[kda]")
     assert test["outcome"] == "passed"
+    assert test["cases"] == outcome["clock"]["cases"]
     assert outcome["profile"] == "gate"
     assert 1 <= outcome["clock"]["cases"] <= 12
     assert outcome["clock"]["implementation"] > 0
