@@ -436,3 +436,14 @@ def test_profiles_are_their_own_in_ci(suite):
         "nightly": [2000, False, True, None],
         "hunt": [10_000, False, True, None],
     }
+
+
+def test_a_plugin_that_rests_under_xdist_ends_no_run(suite):
+    """pytest-benchmark before 5.3 says so by a warning, and warnings are errors here."""
+    (suite.directory / "resting.py").write_text(
+        "import warnings\n"
+        "def pytest_configure(config):\n"
+        "    warnings.warn('Benchmarks are automatically disabled because xdist is active.')\n"
+    )
+    run = suite.pytest(POLICIES, "--collect-only", "-q", "-p", "resting")
+    assert run.returncode == 0, run.stdout + run.stderr
