@@ -46,6 +46,12 @@ def cases(operator: str) -> list[Case]:
         case(lengths=(33,), chunk_size=32, keys="correlated", key_spread=-6, **gates("past_88")),
         case(lengths=(70,), chunk_size=64, head_size=17, through="state", **gates("past_700")),
         case(lengths=(20,), dtype="float16", qk_l2norm=True, beta_sigmoid=True, **raw),
+        # One key that is erased again and again: what is left of a state is rounding, and with
+        # operands cut off to TF32 would be a thousand times as much.
+        case(
+            lengths=(127,), dtype="float16", head_size=1, value_size=1, chunk_size=64,
+            initial_state="zeros", through="state",
+        ),
         case(lengths=(40,), dtype="bfloat16", chunk_size=32, groups=2, **gates("saturated")),
         case(lengths=(65,), dtype="bfloat16", head_size=64, value_size=64, chunk_size=64),
         case(lengths=(1,), head_size=1, value_size=1, **gates("zero")),

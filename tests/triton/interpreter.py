@@ -1,8 +1,8 @@
 """Triton's interpreter, mended: load as a pytest plugin (``-p tests.triton.interpreter``) or import
 before anything imports Triton.
 
-As it comes (3.6) it computes bfloat16 on raw bit patterns and asks NumPy for an integer in a way
-that NumPy 2.4 no longer answers.
+As it comes (3.6) it computes bfloat16 on raw bit patterns, multiplies in float32 what a GPU would
+in TF32, and asks NumPy for an integer in a way that NumPy 2.4 no longer answers.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 import numpy as np
 import triton.language as tl
+from triton._C.libtriton.ir import INPUT_PRECISION
 from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
@@ -41,6 +42,12 @@ def _narrow(x: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(x), np.uint16(0x7FC0), rounded)
 
 
+def _cut(x: TensorHandle) -> TensorHandle:
+    """A float32 as a matrix unit reads it for TF32: without its last bits, not rounded."""
+    bits = np.ascontiguousarray(x.data, dtype=np.float32).view(np.int32)
+    return TensorHandle((bits & -8192).view(np.float32), x.dtype)
+
+
 def _mend() -> None:
     dot, binary = InterpreterBuilder.create_dot, InterpreterBuilder.binary_op
     unary, cast = InterpreterBuilder.unary_op, InterpreterBuilder.cast_impl
@@ -54,7 +61,10 @@ def _mend() -> None:
         return x
 
     def create_dot(self, a, b, d, input_precision, imprecise):
-        return dot(self, wide(a), wide(b), d, input_precision, imprecise)
+        a, b = wide(a), wide(b)
+        if input_precision == INPUT_PRECISION.TF32:
+            a, b = _cut(a), _cut(b)
+        return dot(self, a, b, d, input_precision, imprecise)
 
     def binary_op(self, left, right, op):
         if _is_bfloat16(left) and op in ARITHMETIC | COMPARISON:

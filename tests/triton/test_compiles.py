@@ -107,6 +107,26 @@ def test_the_solve_waits_before_blocks_are_overwritten_and_read_again(dtype):
     assert re.match(r"l\|s+\|l", short), short  # the loop over diagonal blocks, and what follows
 
 
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_float32_products_are_summed_before_they_are_added(operator):
+    """Triton makes ``x + dot(a, b, 0)`` a product that starts from x, and then every term, not
+    their sum, is rounded to x's digits. The interpreter does not.
+    """
+    launched = launches(problem(operator, torch.float32, 128, 128, 64))
+    forms = {form(x): x for x in launched if x.kernel.__name__ in ("_passes", "_local")}
+    products = 0
+    for launch in forms.values():
+        code = compile_for(launch, 90).asm["ttir"]
+        for start in re.findall(r"= tt\.dot %\S+, %\S+, (%[\w#]+)", code):
+            (origin,) = re.findall(rf"{start} = (\S+)", code)
+            sums = ("arith.constant", "tt.dot")
+            if launch.kernel.__name__ == "_local":  # of P, over tiles of key channels
+                sums += ("%cst",)
+            assert origin.startswith(sums), (launch.kernel.__name__, start, origin)
+            products += 1
+    assert products >= 10
+
+
 @pytest.mark.parametrize("groups", [2, 64])
 def test_erasing_by_channel_without_a_gate_compiles_and_fits(groups):
     given = problem("gdn2", torch.bfloat16, 128, 128, 64, groups=groups)

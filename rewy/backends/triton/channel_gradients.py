@@ -22,6 +22,7 @@ from rewy.backends.triton.common import (
     forgets,
     load_rows,
     load_tokens,
+    operand,
     place,
     store_tokens,
     tile,
@@ -142,7 +143,8 @@ def _channel_gradients(
             dL_other = tl.load(tile(dL, chunk, C, C, r, c))
         down = between(Gt, middle)
         Dq, Dbk, Dk, owed = _meet(
-            dP_other, dL_other, their_x, their_y, (own_x * down).to(OP), (own_y * down).to(OP),
+            dP_other, dL_other, their_x, their_y,
+            operand(own_x * down, OP, PREC), operand(own_y * down, OP, PREC),
             down, block.to(tl.float32), Dq, Dbk, Dk, owed, OP, PREC,
         )  # fmt: skip
     # Strictly lower, so that the sum is the symmetric one.
@@ -152,8 +154,8 @@ def _channel_gradients(
         half = ROWS // 2 >> level
         down = halves(G, chunk, Gt, r, d, half, C, KP)
         late, pairs = ((i & half) != 0)[:, None], meet(i, half)
-        x = (tl.where(late, qt, kt) * down).to(OP)
-        y = (tl.where(late, bt, 1.0) * kt * down).to(OP)
+        x = operand(tl.where(late, qt, kt) * down, OP, PREC)
+        y = operand(tl.where(late, bt, 1.0) * kt * down, OP, PREC)
         Dq, Dbk, Dk, owed = _meet(
             tl.where(pairs, dPt, 0.0), tl.where(pairs, dLt, 0.0), x, y, x, y,
             down, late.to(tl.float32), Dq, Dbk, Dk, owed, OP, PREC,

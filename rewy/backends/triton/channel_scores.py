@@ -11,6 +11,7 @@ from rewy.backends.triton.common import (
     dot,
     load_rows,
     load_tokens,
+    operand,
     place,
     tile,
 )
@@ -43,7 +44,7 @@ def _channel_scores(
             down = decay(tl.load(tile(G, chunk, C, KP, r, d)) - at_start)
             source = load_tokens(k, start, rows, hk, H, c, d, K).to(tl.float32)
             source *= decay(at_start - tl.load(tile(G, chunk, C, KP, c, d)))
-            source = tl.trans(source.to(OP))
+            source = tl.trans(operand(source, OP, PREC))
             qt = load_tokens(q, start, rows, hk, H, r, d, K).to(tl.float32)
             Pt = dot(qt * down, source, Pt, OP, PREC)
             kt = load_tokens(k, start, rows, hk, H, r, d, K).to(tl.float32)
@@ -66,9 +67,10 @@ def _channel_scores(
             e = halves(G, chunk, Gt, r, d, half, C, KP)
             pairs = meet(i, half) & (i[:, None] > i[None, :])
             late = ((i & half) != 0)[:, None]
-            x = (tl.where(late, qt, kt) * e).to(OP)  # a later half's queries, an earlier one's keys
+            x = tl.where(late, qt, kt) * e  # a later half's queries, an earlier one's keys
+            x = operand(x, OP, PREC)
             Pt += tl.where(pairs, dot(x, tl.trans(x), zero, OP, PREC), 0.0)
-            x = (tl.where(late, bk, kt) * e).to(OP)
+            x = operand(tl.where(late, bk, kt) * e, OP, PREC)
             Lt += tl.where(pairs, dot(x, tl.trans(x), zero, OP, PREC), 0.0)
     Pt = tl.where(i[:, None] == i[None, :], own[:, None], Pt)
     tl.store(tile(P, chunk, C, C, r, r), (Pt * scale).to(P.dtype.element_ty))

@@ -89,6 +89,32 @@ def decay(exponent):
 
 
 @triton.jit
+def leading(x):
+    """A float32 rounded to the bits that TF32 has, too: a matrix unit cuts them off, and then what
+    is lost has one sign. A NaN stays one only by its leading bits, and the driver's has others set.
+    """
+    return ((x.to(tl.int32, bitcast=True) + 4096) & -8192).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def operand(x, OP: tl.constexpr, PREC: tl.constexpr):
+    """A tile as a matrix unit is to read it; what was of 16 bits has no more than TF32's."""
+    narrow = x.dtype.primitive_bitwidth < 32
+    x = x.to(OP)
+    if OP == tl.float32 and PREC == "tf32" and not narrow:
+        x = tl.where(x == x, leading(x), x)
+    return x
+
+
+@triton.jit
 def dot(x, y, acc, OP: tl.constexpr, PREC: tl.constexpr):
-    """``acc + x @ y``, operands in ``OP``, accumulated in float32."""
-    return tl.dot(x.to(OP), y.to(OP), acc, input_precision=PREC)
+    """``acc + x @ y``, operands rounded to what is multiplied, accumulated in float32."""
+    return tl.dot(operand(x, OP, PREC), operand(y, OP, PREC), acc, input_precision=PREC)
+
+
+@triton.jit
+def minus_dot(rest, x, y, OP: tl.constexpr, PREC: tl.constexpr):
+    """``rest - x @ y``, the product summed by itself: the compiler makes of ``rest + dot(x, y, 0)``
+    a product that starts from ``rest``, whose every term is rounded to the digits of ``rest``.
+    """
+    return rest - dot(x, y, tl.zeros_like(rest), OP, PREC)

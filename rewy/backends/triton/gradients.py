@@ -21,6 +21,7 @@ from rewy.backends.triton.common import (
     forgets,
     load_rows,
     load_tokens,
+    operand,
     place,
     store_tokens,
     tile_t,
@@ -79,8 +80,10 @@ def _gradients(
         dP, dL = dP * between, dL * between
         back = decay(Gr[None, :] - Gr[:, None])
         dPT, dLT = dPT * back, dLT * back
-    dP, dL = tl.where(lower, dP * scale, 0.0).to(OP), tl.where(lower, -dL, 0.0).to(OP)
-    dPT, dLT = tl.where(upper, dPT * scale, 0.0).to(OP), tl.where(upper, -dLT, 0.0).to(OP)
+    dP = operand(tl.where(lower, dP * scale, 0.0), OP, PREC)
+    dL = operand(tl.where(lower, -dL, 0.0), OP, PREC)
+    dPT = operand(tl.where(upper, dPT * scale, 0.0), OP, PREC)
+    dLT = operand(tl.where(upper, -dLT, 0.0), OP, PREC)
 
     # The contraction, a tile of key channels after the other.
     dG = tl.zeros([C], dtype=tl.float32)
@@ -96,7 +99,8 @@ def _gradients(
             bt = load_tokens(b, start, rows, h, HV, r, d, K).to(tl.float32)
         else:
             bt = load_rows(b, start, rows, h, HV, r)[:, None]
-        bk = (bt * k32).to(OP)  # as the products see it, in both roles: pairs that cancel must
+        # As the products see it, in both roles: pairs that cancel must.
+        bk = operand(bt * k32, OP, PREC)
         Dq, Dbk, Dkt = empty, empty, empty
         for vt in tl.range(0, VP, BV, num_stages=AHEAD_OF_STATES):
             e = vt + tl.arange(0, BV)

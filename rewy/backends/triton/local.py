@@ -17,6 +17,8 @@ from rewy.backends.triton.common import (
     load_rows,
     load_tokens,
     load_tokens_t,
+    minus_dot,
+    operand,
     place,
     tile,
     tile_t,
@@ -39,8 +41,7 @@ def _unit_dot(A, x, r, OP: tl.constexpr, PREC: tl.constexpr):
     between, a large x would round every small product to its own digits.
     """
     if PREC == "ieee":
-        A = tl.where(r[:, None] == r[None, :], 0.0, A)
-        found = x + dot(A, x, tl.zeros_like(x), OP, PREC)
+        found = minus_dot(x, tl.where(r[:, None] == r[None, :], 0.0, -A), x, OP, PREC)
     else:
         found = dot(A, x, tl.zeros([A.shape[0], x.shape[1]], dtype=tl.float32), OP, PREC)
     return found
@@ -78,9 +79,9 @@ def _local(
     hk = h // (HV // H)
     r = tl.arange(0, C)
     if FORWARD:
-        At = tl.load(tile(A, chunk, C, C, r, r)).to(OP)
+        At = operand(tl.load(tile(A, chunk, C, C, r, r)), OP, PREC)
     if REVERSE:
-        AT = tl.load(tile_t(A, chunk, C, C, r, r)).to(OP)
+        AT = operand(tl.load(tile_t(A, chunk, C, C, r, r)), OP, PREC)
         PT = tl.zeros([C, C], dtype=tl.float32)
     for kt in range(0, KP, BK):
         d = kt + tl.arange(0, BK)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from rewy.backends.triton.common import tile
+from rewy.backends.triton.common import leading, tile
 
 
 @triton.jit
@@ -25,19 +25,11 @@ def _times(x, y, acc, PREC: tl.constexpr):
     if PREC == "ieee":
         acc = tl.dot(x, y, acc, input_precision="ieee")
     else:
-        x_high, y_high = _leading(x), _leading(y)
+        x_high, y_high = leading(x), leading(y)
         found = tl.dot(x - x_high, y_high, input_precision="tf32")
         found = tl.dot(x_high, y - y_high, found, input_precision="tf32")
         acc += tl.dot(x_high, y_high, found, input_precision="tf32")
     return acc
-
-
-@triton.jit
-def _leading(x):
-    """A float32 rounded to the bits that TF32 has, too: cut off, all that follow would have one
-    sign, and so would the error.
-    """
-    return ((x.to(tl.int32, bitcast=True) + 4096) & -8192).to(tl.float32, bitcast=True)
 
 
 @triton.jit

@@ -15,6 +15,7 @@ from rewy.backends.triton.common import (
     dot,
     load_tokens,
     load_tokens_t,
+    minus_dot,
     tile,
     tile_t,
 )
@@ -118,7 +119,7 @@ def _states(
             Gr = _rows(G, chunk, r, C, there)
         last = _last(G, chunk, d, GATE, C, KP, there)
         if PREC == "ieee":  # rounded into the state once a chunk, not once a token
-            state += dot(kT, Ut, tl.zeros_like(state), OP, PREC)
+            state = minus_dot(state, kT, -Ut, OP, PREC)
         else:
             state = dot(kT, Ut, state, OP, PREC)
     at, inside = _state_tile(ht, n, h, HV, K, V, d, e, V_FIRST, FINAL)
