@@ -8,7 +8,7 @@ with these rounding points may show on this very input.
 from __future__ import annotations
 
 import math
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -33,7 +33,10 @@ class Precision:
 
     operand: what a matrix unit is fed; accumulate: what it sums in; store: intermediates between
     its stages; gate: the cumulative sums of log gates and their exponential; tiny: absolute error
-    of storing near zero.
+    of storing near zero; carry: of a state, for each row that a chunk adds to it, where the state
+    itself is what a product is summed in, and 0 where the product is summed first and then added.
+    cuts: whether an operand is cut off to its bits and not rounded, so that all errors have a sign.
+    rows: the most that a chunk has, between which states are stored; None: what is asked for.
     """
 
     operand: float
@@ -41,6 +44,9 @@ class Precision:
     store: float
     gate: float
     tiny: float
+    carry: float = 0.0
+    cuts: bool = False
+    rows: int | None = None
 
     @classmethod
     def float64(cls) -> Precision:
@@ -69,7 +75,14 @@ class Precision:
 
     def scaled(self, factor: float) -> Precision:
         """Every roundoff times the factor."""
-        return Precision(*(factor * unit for unit in astuple(self)))
+        units = ("operand", "accumulate", "store", "gate", "tiny", "carry")
+        return replace(self, **{name: factor * getattr(self, name) for name in units})
+
+    def on_tensor_cores(self, cuts: bool = False) -> Precision:
+        """The same, where a tensor core adds to the state itself: it cuts off what is below the
+        state's last bit. ``cuts``: it also cuts off float32 operands to TF32, which nobody rounded.
+        """
+        return replace(self, carry=2 * FLOAT32, cuts=cuts)
 
 
 class Exact:
@@ -105,8 +118,12 @@ class Exact:
         return x
 
     def accumulate(self, x):
-        """x, a sum of products, as an accumulator holds it from one step to the next."""
+        """x, a sum of products, as an accumulator holds it."""
         return x
+
+    def carry(self, x, rows):
+        """x, a state to which a chunk of so many rows was added, as it goes to the next."""
+        return self.accumulate(x)
 
     def output(self, x):
         """x, a result or a chunk's part of one."""
@@ -141,13 +158,13 @@ class MonteCarlo:
 
     def operand(self, x):
         """x rounded to what a product keeps of it: the coarser of operand and accumulator."""
-        return self._perturb(x, self._operand_unit)
+        return self._perturb(x, self._operand_unit, centre=self._operand_centre)
 
     def product(self, x, y):
         """x @ y of operands rounded apart."""
-        unit = self._operand_unit
-        left = self._perturb(x, unit, buffer="left")
-        return self.matmul(left, self._perturb(y, unit, buffer="right"))
+        unit, centre = self._operand_unit, self._operand_centre
+        left = self._perturb(x, unit, buffer="left", centre=centre)
+        return self.matmul(left, self._perturb(y, unit, buffer="right", centre=centre))
 
     def matmul(self, x, y):
         """x @ y of operands that are rounded already, summed in the accumulator's type.
@@ -179,6 +196,10 @@ class MonteCarlo:
     def accumulate(self, x):
         """x rounded to the accumulator's type."""
         return self._perturb(x, self.precision.accumulate)
+
+    def carry(self, x, rows):
+        """x rounded to the accumulator's type, at each of its rows where that is declared."""
+        return self._perturb(x, self.precision.accumulate + math.sqrt(rows) * self.precision.carry)
 
     def output(self, x):
         """x itself: whoever compares a result knows the type that it is rounded to."""
@@ -217,15 +238,19 @@ class MonteCarlo:
     def _operand_unit(self):
         return max(self.precision.operand, self.precision.accumulate)
 
-    def _perturb(self, x, unit, tiny=0.0, buffer=None):
-        """x (1 + unit xi) + tiny xi, in the named buffer or in a new array."""
+    @property
+    def _operand_centre(self):
+        return 1 - self._operand_unit if self.precision.cuts else 1
+
+    def _perturb(self, x, unit, tiny=0.0, buffer=None, centre=1):
+        """x (centre + unit xi) + tiny xi, in the named buffer or in a new array."""
         shape = np.broadcast_shapes(x.shape, np.shape(unit))[1:]
         out = self._array(buffer, (self.samples, *shape), x.dtype)
         for parity, draw in enumerate((self._each, self._shared)):
             rounded, xi = out[parity::2], draw((len(out[parity::2]), *shape))
             room = rounded if parity == 0 else None  # a factor for each sample needs none
             factor = np.multiply(xi, _every_other(unit, parity) * GRID, out=room)
-            factor += 1
+            factor += centre
             np.multiply(factor, _every_other(x, parity), out=rounded)
             if tiny:
                 noise = self._array("noise", xi.shape, x.dtype)

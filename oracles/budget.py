@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from .arguments import Arguments
@@ -34,6 +36,8 @@ def spread(
     double = precision.accumulate <= Precision.float64().accumulate
     if double:
         precision = precision.scaled(COARSER)
+    rows = min(arguments.chunk_size, precision.rows or arguments.chunk_size)
+    arguments = replace(arguments, chunk_size=rows)
     arithmetic = MonteCarlo(precision, np.random.default_rng(seed), samples)
     truth = evaluate(arguments, do, dht, "recurrence", system=EXTENDED if double else FLOAT64)
     runs = evaluate(arguments, do, dht, "naive", arithmetic)

@@ -94,7 +94,7 @@ def chunk_output(chunk: Chunk, arithmetic):
 def next_state(chunk: Chunk, S, arithmetic):
     """S1 = Diag(exp G_C) S + K_t^T U for the carried state S."""
     written = arithmetic.product(transpose(chunk.K_t), chunk.U)
-    return arithmetic.accumulate(chunk.whole * S + written)
+    return arithmetic.carry(chunk.whole * S + written, chunk.U.shape[-2])
 
 
 def chunk_gradients(chunk: Chunk, do, dS, arithmetic, way) -> Gradients:
@@ -126,7 +126,7 @@ def chunk_gradients(chunk: Chunk, do, dS, arithmetic, way) -> Gradients:
         dg=dg,
         db=_shared(x.k * Dbk, x.b, arithmetic),
         dw=_shared(x.v * Y, x.w, arithmetic),
-        dS0=arithmetic.accumulate(chunk.whole * dS + reads - erased),
+        dS0=arithmetic.carry(chunk.whole * dS + reads - erased, Y.shape[-2]),
     )
 
 

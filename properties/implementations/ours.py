@@ -12,7 +12,6 @@ from typing import Any
 
 import rewy
 from oracles import Precision
-from oracles.arithmetic import TENSOR_FLOAT32
 from properties.case import Case
 from properties.implementations.base import TorchOperators
 
@@ -80,14 +79,15 @@ class Kernels(Ours):
         return None
 
     def precision(self, case: Case) -> Precision:
-        """bfloat16 beside bfloat16; TF32 products beside float16, which the tensor cores cut off
-        rather than round; float32 beside float32.
+        """bfloat16 beside bfloat16; TF32 products beside float16, of operands that the kernels
+        round; float32 beside float32, summed in float32 before it is added to a state. Chunks of
+        64 rows also where 128 are asked for.
         """
-        if case.dtype == "bfloat16":
-            return Precision.bfloat16()
-        if case.dtype == "float16":
-            return replace(Precision.tensor_float32(), operand=2 * TENSOR_FLOAT32)
-        return Precision.float32()
+        if case.dtype == "float32":
+            return replace(Precision.float32(), rows=64)
+        narrow = case.dtype == "bfloat16"
+        products = Precision.bfloat16() if narrow else Precision.tensor_float32()
+        return replace(products.on_tensor_cores(), rows=64)
 
 
 def eager(module: ModuleType = rewy) -> list[Ours]:

@@ -69,9 +69,9 @@ class FlashLinearAttention(TorchOperators):
 
     def precision(self, case: Case) -> Precision:
         return {
-            "bfloat16": Precision.bfloat16(),
-            "float16": Precision.float16(),
-            "float32": Precision.tensor_float32(),
+            "bfloat16": Precision.bfloat16().on_tensor_cores(),
+            "float16": Precision.float16().on_tensor_cores(),
+            "float32": Precision.tensor_float32().on_tensor_cores(cuts=True),
         }[case.dtype]
 
     def call(self, case: Case, tensors: dict, options: dict, *, token_by_token: bool) -> Any:

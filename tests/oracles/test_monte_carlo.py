@@ -9,7 +9,7 @@ from oracles import OPERATORS, Exact, MonteCarlo, Precision, evaluate, points, s
 from oracles.numbers import EXTENDED, FLOAT64
 
 NONE = Precision(operand=0.0, accumulate=0.0, store=0.0, gate=0.0, tiny=0.0)
-POINTS = ("operand", "accumulate", "store", "gate")
+POINTS = ("operand", "accumulate", "store", "gate", "carry")
 
 
 def draw(operator, **options):
@@ -84,6 +84,30 @@ def test_a_sum_errs_with_the_magnitude_of_its_terms_and_the_root_of_their_number
             assert 0.9 * bound < np.abs(total).max() <= bound
 
 
+def test_a_state_that_products_are_summed_in_errs_at_each_row():
+    arithmetic = MonteCarlo(
+        dataclasses.replace(NONE, carry=2.0**-20), np.random.default_rng(0), 400
+    )
+    x = np.ones((1, 1, 1))
+    assert np.array_equal(arithmetic.accumulate(x), np.ones((400, 1, 1)))
+    for rows in (1, 16):
+        bound = np.sqrt(rows) * 2.0**-20
+        assert 0.9 * bound < np.abs(arithmetic.carry(x, rows) - 1).max() <= 1.001 * bound
+
+
+def test_what_is_cut_off_is_never_more_than_it_was():
+    precision = dataclasses.replace(NONE, operand=2.0**-10, cuts=True)
+    arithmetic = MonteCarlo(precision, np.random.default_rng(0), 8)
+    x = np.array([3.0, -5.0, 0.0])[None].repeat(50, axis=0)[None]
+    off = arithmetic.operand(x) / np.where(x == 0, 1, x)
+    off[..., 2] = 1  # of 0 nothing is cut off
+    assert off.max() <= 1
+    assert 1 - 2 * 2.0**-10 <= off[..., :2].min() < 1 - 1.8 * 2.0**-10
+    assert abs(off[0, :, :2].mean() - (1 - 2.0**-10)) < 2.0**-13
+    product = arithmetic.product(np.ones((1, 50, 1)), np.ones((1, 1, 1)))  # of two, each cut off
+    assert 1 - 4 * 2.0**-10 <= product.min() < product.max() <= 1
+
+
 def test_a_decay_errs_with_its_span_and_keeps_zero_and_one():
     arithmetic = MonteCarlo(Precision.float32(), np.random.default_rng(0), 64)
     gamma = np.exp(-np.array([0.0, 1.0, 0.0, 100.0]))[None, :, None]
@@ -112,6 +136,22 @@ def test_budget_covers_the_rewy_algorithm(precision):
     for name, budget in norms(deviations).items():
         assert np.isfinite(budget).all()
         assert errors[name].max() < 4 * budget.max(), name
+
+
+def test_a_chunk_has_no_more_rows_than_an_implementation_gives_it():
+    case = draw("kda")  # chunks of 4
+    precision = Precision.bfloat16()
+    fewer = dataclasses.replace(precision, rows=2)
+    asked = dataclasses.replace(case[0], chunk_size=2)
+    expected, as_asked = (
+        spread(*x)[1] for x in ((asked, *case[1:], precision), (*case, precision))
+    )
+    found = spread(*case, fewer)[1]
+    more = spread(*case, dataclasses.replace(precision, rows=64))[1]
+    for name, deviation in found.items():
+        assert np.array_equal(deviation, expected[name])
+        assert np.array_equal(more[name], as_asked[name])
+    assert any((found[name] != as_asked[name]).any() for name in found)
 
 
 def test_truth_for_float64_is_in_extended_precision():
