@@ -14,9 +14,9 @@ from rewy.backends.eager.tiling import Tiling
 from rewy.problem import Problem
 
 # Chunks go through the stages in slabs of about so many elements of the largest operand: on a CPU
-# temporaries then stay in the cache, are memory used before and add little to the peak. A channel
-# gate's halving has many small calls a slab: four times as much there.
-SLAB = 1 << 17
+# temporaries then stay in the cache, are memory used before and add little to the peak. Smaller
+# ones cost more calls than that is worth.
+SLAB = 1 << 19
 
 
 class Slabs:
@@ -53,9 +53,7 @@ class Slabs:
         spec = self.spec
         if self.problem.tensors.q.device.type != "cpu":
             return max(self.tiling.M, 1)
-        g = self.active.g
-        size = SLAB if g is None or per_head(g) else 4 * SLAB
-        return max(size // max(spec.HV * self.tiling.C * max(spec.K, spec.V), 1), 1)
+        return max(SLAB // max(spec.HV * self.tiling.C * max(spec.K, spec.V), 1), 1)
 
     def parts(self, rows: slice) -> list[slice]:
         """Chunks of a slab in pieces, where a step alone is larger than a slab should be."""
