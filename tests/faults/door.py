@@ -120,13 +120,6 @@ FAULTS = (
         "return states",
     ),
     Fault(
-        "strides-of-the-initial-state-kept",
-        "layout",
-        TILING,
-        "return states.clone(memory_format=torch.contiguous_format)",
-        "return states.clone()",
-    ),
-    Fault(
         "norm-in-place",
         "caller's memory",
         ACTIVATIONS,
