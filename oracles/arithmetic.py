@@ -31,10 +31,11 @@ GRID = 2.0**-15  # xi is a multiple of this, a 16-bit integer
 class Precision:
     """The unit roundoffs of an implementation.
 
-    operand: what a matrix unit is fed; accumulate: what it sums in; store: intermediates between
-    its stages; gate: the cumulative sums of log gates and their exponential; tiny: absolute error
-    of storing near zero; carry: of a state, for each row that a chunk adds to it, where the state
-    itself is what a product is summed in, and 0 where the product is summed first and then added.
+    operand: what a matrix unit is fed. accumulate: what it sums in. store: intermediates between
+    its stages. gate: the cumulative sums of log gates and their exponential. tiny: absolute error
+    of storing near zero. carry: of a state, for each row that a chunk adds to it, where the state
+    itself is what a product is summed in; 0 where the product is summed first and then added. Drawn
+    with either sign: where the error has one, hundreds of chunks may add up to more.
     cuts: whether an operand is cut off to its bits and not rounded, so that all errors have a sign.
     rows: the most that a chunk has, between which states are stored; None: what is asked for.
     """

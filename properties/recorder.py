@@ -29,7 +29,7 @@ ROOT = Path(__file__).parent.parent
 # As for Hypothesis itself, but at home in the repository and not in the current directory.
 STORAGE = Path(os.environ.get("HYPOTHESIS_STORAGE_DIRECTORY", ROOT / ".hypothesis"))
 FAILURE = "rewy_failure"
-CASES = "rewy_cases"
+DRAWN = "rewy_drawn"
 # Why a law is skipped that has judged nothing: a pass would say what nobody looked at. The last
 # lines count these, so that an adapter which claims too little is seen.
 UNCLAIMED = "no implementation under test claims any of these cases"
@@ -150,9 +150,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    item.config.stash[_IS_LAST] = nextitem is None
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    suite.begin_test(_left(item))
-    if suite.out_of_time() and getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+    searches = _searches(item)
+    suite.begin_test(_left(item) if searches else 1)
+    if searches and suite.out_of_time():
         pytest.skip("time is up: nothing is drawn")
 
 
@@ -164,23 +170,34 @@ def pytest_runtest_call(item: pytest.Item):
         result = yield
     finally:
         if cases := suite.cases_of_test():
-            item.user_properties.append((CASES, cases))
+            item.user_properties.append((DRAWN, cases))
     if getattr(item.obj, "is_law", False) and clock["cases"] == before:
         pytest.skip(UNCLAIMED)
     return result
 
 
-def _left(item: pytest.Item) -> int:
-    """How many tests this process is still to run, this one among them.
+def _searches(item: pytest.Item) -> bool:
+    """Whether a test draws cases for as long as it may."""
+    test = getattr(item, "obj", None)
+    return getattr(test, "is_hypothesis_test", False) or getattr(test, "is_search", False)
 
-    Estimated under xdist, whose workers know all tests but not which of them come here: neither
-    fewer than an equal part, nor than all that lie behind this one leave to each worker.
+
+def _left(item: pytest.Item) -> int:
+    """How many searches this process is still to run, this one among them.
+
+    Estimated under xdist, whose workers know all tests but of those that come here only the next:
+    neither fewer than an equal part, nor than what lies behind this one leaves to each worker.
     """
     config, items = item.config, item.session.items
+    if config.stash[_IS_LAST]:
+        return 1
+    behind = sum(map(_searches, items[items.index(item) :]))
     workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    if workers == 1 or getattr(config.option, "dist", "no") == "each":
+        return behind
     begun = config.stash[_BEGUN] = config.stash.get(_BEGUN, 0) + 1
-    mine, all_left = math.ceil(len(items) / workers), len(items) - items.index(item)
-    return max(mine - begun + 1, math.ceil(all_left / workers))
+    mine = math.ceil(sum(map(_searches, items)) / workers)
+    return max(mine - begun + 1, math.ceil(behind / workers), 2)
 
 
 def leaves(error: BaseException) -> Iterator[tuple[BaseException, bool]]:
@@ -266,7 +283,8 @@ class _Tally:
 
 
 _TALLY = pytest.StashKey[_Tally]()
-_BEGUN = pytest.StashKey[int]()  # tests
+_BEGUN = pytest.StashKey[int]()  # searches, by this process
+_IS_LAST = pytest.StashKey[bool]()  # of this process's tests, the one that runs
 
 
 class _Controller:
@@ -285,7 +303,7 @@ class _Controller:
                 "test": report.nodeid,
                 "outcome": report.outcome,
                 "seconds": round(report.duration, 2),
-                "cases": dict(report.user_properties).get(CASES, 0),
+                "drawn": dict(report.user_properties).get(DRAWN, 0),
             }
         )
         if report.when != "call" or not report.failed:  # an open entry's replay fails and is known

@@ -97,8 +97,8 @@ def name_of(implementation: Implementation) -> str:
 def begin_test(left: int = 1) -> None:
     """A new search: an earlier one's failure does not keep it going when time is up.
 
-    Of what is left of the time box it gets one part in ``left``, itself and the searches to come:
-    what it does not use is theirs, and no law goes without cases because others came first.
+    Of what is left of the time box it gets one part in ``left``, which counts this search and those
+    to come. What it does not use is theirs: no law goes without cases because others came first.
     """
     _current.failed, _current.cases_of_test = False, 0
     if _current.deadline is not None:

@@ -292,16 +292,65 @@ def test_time_box_ends_the_search(suite, workers):
     assert time.monotonic() - started < 120
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
-def test_searches_share_the_time_box(suite, workers):
-    """Each alone has examples for more time than all have."""
+SEARCHES = """
+import time
+import pytest
+from hypothesis import given, settings, strategies as st
+from properties import session
+
+def search(case):
+    if session.out_of_time():
+        pytest.skip("time is up")
+    session._current.cases_of_test += 1
+    time.sleep(0.02)
+
+QUICK = set(map(int, {quick!r}))
+
+@pytest.mark.parametrize("n", range({searches}))
+@settings(max_examples=100_000, deadline=None, database=None)
+@given(case=st.integers())
+def test_search(n, case):
+    if n in QUICK:
+        pytest.skip("quick")
+    search(case)
+
+@pytest.mark.parametrize("n", range({others}))
+def test_of_something_else(n):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("searches", "quick", "others", "options"),
+    [
+        (4, "", 0, ("-p", "no:xdist")),
+        (2, "", 9, ("-p", "no:xdist")),  # what is no search gets no share
+        (4, "", 0, ("-n", "2")),
+        (8, "0145", 0, ("-n", "2")),  # one worker is through with more than its part
+        (4, "", 0, ("-n", "2", "--dist", "loadfile")),  # all on one worker, which cannot know it
+    ],
+)
+def test_searches_share_the_time_box(suite, searches, quick, others, options):
+    """Each could go on for longer than all may."""
+    text = SEARCHES.format(searches=searches, quick=quick, others=others)
+    (suite.directory / "test_share.py").write_text(text)
     report = suite.directory / "report.json"
-    options = ("--hypothesis-profile", "nightly", "--minutes", "0.25", "-n", workers)
-    run = suite.pytest(POLICIES, *options, "--report", str(report), adapter="Right")
+    options = ("-p", "properties.recorder", "--minutes", "0.25", "--report", str(report), *options)
+    started = time.monotonic()
+    run = suite.python("-m", "pytest", "-p", "no:cacheprovider", *options, "test_share.py")
     assert run.returncode == 0, run.stdout
-    tests = json.loads(report.read_text())["tests"]
-    assert [test["outcome"] for test in tests] == ["skipped"] * 4  # told how far they came
-    assert min(test["cases"] for test in tests) >= 20, tests
+    assert time.monotonic() - started < 60
+    drawn = [
+        test["drawn"]
+        for test in json.loads(report.read_text())["tests"]
+        if "test_search" in test["test"] and not any(f"[{n}]" in test["test"] for n in quick)
+    ]
+    assert len(drawn) == searches - len(quick)
+    assert min(drawn) >= 10, drawn
+    if "loadfile" not in options:
+        assert min(drawn) >= max(drawn) / 5, drawn
+    if "no:xdist" in options:
+        assert sum(drawn) >= 300, drawn  # of 750 that would fit
 
 
 def test_time_box_ends_the_searches_after_a_failure(suite):
@@ -324,7 +373,7 @@ def test_report_counts_the_run(suite):
     (test,) = outcome["tests"]
     assert test["test"].endswith("test_policies_are_bitwise_equal[kda]")
     assert test["outcome"] == "passed"
-    assert test["cases"] == outcome["clock"]["cases"]
+    assert test["drawn"] == outcome["clock"]["cases"]  # of one implementation
     assert outcome["profile"] == "gate"
     assert 1 <= outcome["clock"]["cases"] <= 12
     assert outcome["clock"]["implementation"] > 0

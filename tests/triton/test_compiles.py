@@ -118,7 +118,7 @@ def test_float32_products_are_summed_before_they_are_added(operator):
     for launch in forms.values():
         code = compile_for(launch, 90).asm["ttir"]
         for start in re.findall(r"= tt\.dot %\S+, %\S+, (%[\w#]+)", code):
-            (origin,) = re.findall(rf"{start} = (\S+)", code)
+            (origin,) = re.findall(rf"{re.escape(start)} = (\S+)", code)
             sums = ("arith.constant", "tt.dot")
             if launch.kernel.__name__ == "_local":  # of P, over tiles of key channels
                 sums += ("%cst",)

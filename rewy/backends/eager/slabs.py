@@ -14,8 +14,8 @@ from rewy.backends.eager.tiling import Tiling
 from rewy.problem import Problem
 
 # Chunks go through the stages in slabs of about so many elements of the largest operand: on a CPU
-# temporaries then stay in the cache, are memory used before and add little to the peak. Smaller
-# ones cost more calls than that is worth.
+# temporaries then stay in a shared cache, are memory used before and add little to the peak.
+# Smaller ones cost more calls than that is worth.
 SLAB = 1 << 19
 
 

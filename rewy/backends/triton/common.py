@@ -90,15 +90,15 @@ def decay(exponent):
 
 @triton.jit
 def leading(x):
-    """A float32 rounded to the bits that TF32 has, too: a matrix unit cuts them off, and then what
-    is lost has one sign. A NaN stays one only by its leading bits, and the driver's has others set.
+    """A float32 rounded to the bits that TF32 has, too: a matrix unit cuts the others off, and then
+    what is lost has one sign. Not for NaN: a GPU's own, 0x7FFFFFFF, would overflow to -0.
     """
     return ((x.to(tl.int32, bitcast=True) + 4096) & -8192).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def operand(x, OP: tl.constexpr, PREC: tl.constexpr):
-    """A tile as a matrix unit is to read it; what was of 16 bits has no more than TF32's."""
+    """A tile as a matrix unit is to read it; values of 16-bit types fit in TF32 as they are."""
     narrow = x.dtype.primitive_bitwidth < 32
     x = x.to(OP)
     if OP == tl.float32 and PREC == "tf32" and not narrow:
