@@ -7,12 +7,13 @@ the report, and the controller alone writes, so a failure is one file with and w
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -158,6 +159,8 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     searches = _searches(item)
     suite.begin_test(_left(item) if searches else 1)
+    if searches and suite.deadline() is not None:
+        _keep_time(item.obj)
     if searches and suite.out_of_time():
         pytest.skip("time is up: nothing is drawn")
 
@@ -180,6 +183,25 @@ def _searches(item: pytest.Item) -> bool:
     """Whether a test draws cases for as long as it may."""
     test = getattr(item, "obj", None)
     return getattr(test, "is_hypothesis_test", False) or getattr(test, "is_search", False)
+
+
+def _keep_time(test: Callable) -> None:
+    """End a search of Hypothesis when its share of the time is spent, also one that is no law and
+    does not ask: a skip ends it, where a return would draw on.
+    """
+    found = getattr(test, "hypothesis", None)
+    if found is None or getattr(test, "is_law", False) or hasattr(found.inner_test, "keeps_time"):
+        return
+    inner = found.inner_test
+
+    @functools.wraps(inner)
+    def kept(*arguments: object, **options: object) -> object:
+        if suite.out_of_time():
+            pytest.skip("time is up")
+        return inner(*arguments, **options)
+
+    kept.keeps_time = True
+    found.inner_test = kept
 
 
 def _left(item: pytest.Item) -> int:
@@ -331,6 +353,8 @@ class _Controller:
                 f"implementations {ours / spent:.0%}, oracles {oracle / spent:.0%}, "
                 f"Hypothesis and the rest {rest / spent:.0%}"
             )
+        elif suite.deadline() is not None:
+            write("rewy: no implementation has run a case", yellow=True)
         if tally.unclaimed:
             write(
                 f"rewy: {tally.unclaimed} of {len(tally.tests)} tests met no case that is claimed, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 
@@ -36,7 +37,7 @@ def comparison(operator: str, ratios: list[float]) -> Callable[[], None]:
     @given(case=cases(operator))
     def search(case: Case) -> None:
         if session.out_of_time():
-            return
+            pytest.skip("time is up")  # ends the search; what was found is judged all the same
         inputs, scores = truth.inputs_of(case), []
         for implementation in (ours, naive):
             results = implementation.run(case, inputs, session.device())
@@ -56,7 +57,8 @@ def test_residual_backward_is_no_less_accurate_than_naive(
 ) -> None:
     """Over a run's draws ReWY is worse than naive no more often than a fair coin would be."""
     ratios: list[float] = []
-    comparison(operator, ratios)()
+    with contextlib.suppress(pytest.skip.Exception):
+        comparison(operator, ratios)()
     worse, better = sum(r > 1 for r in ratios), sum(r < 1 for r in ratios)
     if ratios:
         for name, percent in (("median", 50), ("99th percentile", 99), ("largest", 100)):

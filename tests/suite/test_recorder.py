@@ -353,6 +353,17 @@ def test_searches_share_the_time_box(suite, searches, quick, others, options):
         assert sum(drawn) >= 300, drawn  # of 750 that would fit
 
 
+def test_searches_that_are_no_laws_keep_to_the_time_box(suite):
+    options = ("--hypothesis-profile", "nightly", "--minutes", "0.15", "-p", "no:xdist", "-rs")
+    started = time.monotonic()
+    run = suite.pytest("test_algebra.py", *options, "-k", "centred or chunk_size")
+    assert run.returncode == 0, run.stdout
+    assert len(re.findall("time is up", run.stdout)) >= 1, run.stdout
+    assert "nothing is drawn" not in run.stdout  # each had its share
+    assert "no implementation has run a case" in run.stdout
+    assert time.monotonic() - started < 40
+
+
 def test_time_box_ends_the_searches_after_a_failure(suite):
     options = ("--hypothesis-profile", "nightly", "--minutes", "0.05")
     report = suite.directory / "report.json"
