@@ -198,7 +198,8 @@ def _keep_time(test: Callable) -> None:
     def kept(*arguments: object, **options: object) -> object:
         if suite.out_of_time():
             pytest.skip("time is up")
-        return inner(*arguments, **options)
+        with suite.seeing_failures():
+            return inner(*arguments, **options)
 
     kept.keeps_time = True
     found.inner_test = kept

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
+from hypothesis.errors import HypothesisException
 
 from properties.case import Case
 from properties.corpus import Entry, Found
@@ -116,6 +117,18 @@ def out_of_time() -> bool:
     search, which must see it again to shrink it.
     """
     return _current.until is not None and not _current.failed and time.time() > _current.until
+
+
+@contextlib.contextmanager
+def seeing_failures() -> Iterator[None]:
+    """A failure inside keeps this search going when its time is up, as :func:`out_of_time` says."""
+    try:
+        yield
+    except HypothesisException:  # the search's own, such as an assumption that does not hold
+        raise
+    except Exception:
+        _current.failed = True
+        raise
 
 
 def ran(implementation: Implementation) -> None:

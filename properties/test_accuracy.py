@@ -38,15 +38,16 @@ def comparison(operator: str, ratios: list[float]) -> Callable[[], None]:
     def search(case: Case) -> None:
         if session.out_of_time():
             pytest.skip("time is up")  # ends the search; what was found is judged all the same
-        inputs, scores = truth.inputs_of(case), []
-        for implementation in (ours, naive):
-            results = implementation.run(case, inputs, session.device())
-            expected = truth.budget(case, implementation.precision(case))
-            scores.append(judge(case, results, *expected).scores)
-        first, second = scores
-        both = [q for q in first if q.startswith("d") and first[q] > 0 and second[q] > 0]
-        if both:
-            ratios.append(math.exp(np.mean([math.log(first[q] / second[q]) for q in both])))
+        with session.seeing_failures():
+            inputs, scores = truth.inputs_of(case), []
+            for implementation in (ours, naive):
+                results = implementation.run(case, inputs, session.device())
+                expected = truth.budget(case, implementation.precision(case))
+                scores.append(judge(case, results, *expected).scores)
+            first, second = scores
+            both = [q for q in first if q.startswith("d") and first[q] > 0 and second[q] > 0]
+            if both:
+                ratios.append(math.exp(np.mean([math.log(first[q] / second[q]) for q in both])))
 
     return search
 

@@ -1,14 +1,12 @@
 """Chunks and states are laid out in one way, whatever way they arrive in."""
 
-import sys
+import importlib
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-import rewy  # noqa: F401
-
-tiling = sys.modules["rewy.backends.eager.tiling"]
+tiling = importlib.import_module("rewy.backends.eager.tiling")
 
 
 @pytest.mark.parametrize("starts", [(0, 40, 60), (0, 20, 60)], ids=["sorted", "unsorted"])

@@ -353,6 +353,22 @@ def test_searches_share_the_time_box(suite, searches, quick, others, options):
         assert sum(drawn) >= 300, drawn  # of 750 that would fit
 
 
+def test_time_that_is_up_hides_no_failure_of_a_search_that_is_no_law(suite):
+    """Shrinking goes on past the box."""
+    (suite.directory / "test_fails.py").write_text(
+        "import time\n"
+        "from hypothesis import given, strategies as st\n"
+        "@given(n=st.integers())\n"
+        "def test_fails(n):\n"
+        "    time.sleep(0.2)\n"
+        "    assert n == 0\n"
+    )
+    options = ("-p", "properties.recorder", "-p", "no:xdist", "--minutes", "0.02")
+    run = suite.python("-m", "pytest", "-p", "no:cacheprovider", *options, "test_fails.py")
+    assert run.returncode == 1, run.stdout
+    assert "1 failed" in run.stdout
+
+
 def test_searches_that_are_no_laws_keep_to_the_time_box(suite):
     options = ("--hypothesis-profile", "nightly", "--minutes", "0.15", "-p", "no:xdist", "-rs")
     started = time.monotonic()
