@@ -52,9 +52,14 @@ def cases(operator: str) -> list[Case]:
             lengths=(127,), dtype="float16", head_size=1, value_size=1, chunk_size=64,
             initial_state="zeros", through="state",
         ),
+        case(
+            lengths=(65,), dtype="float16", chunk_size=64, initial_state="random", through="both",
+            **gates("log_uniform"),
+        ),
         case(lengths=(40,), dtype="bfloat16", chunk_size=32, groups=2, **gates("saturated")),
         case(lengths=(65,), dtype="bfloat16", head_size=64, value_size=64, chunk_size=64),
         case(lengths=(1,), head_size=1, value_size=1, **gates("zero")),
+        case(lengths=(17,), dtype="float16", without_g=gated, **gates("zero")),
         case(lengths=(0,), initial_state="random", through="both"),
     ]  # fmt: skip
 

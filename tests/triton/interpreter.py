@@ -2,7 +2,8 @@
 before anything imports Triton.
 
 As it comes (3.6) it computes bfloat16 on raw bit patterns, multiplies in float32 what a GPU would
-in TF32, and asks NumPy for an integer in a way that NumPy 2.4 no longer answers.
+in TF32, and asks NumPy for an integer in a way that NumPy 2.4 no longer answers. Mended it also
+refuses a TF32 product of what nobody rounded: see rewy.backends.triton.common.dot.
 """
 
 from __future__ import annotations
@@ -42,10 +43,28 @@ def _narrow(x: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(x), np.uint16(0x7FC0), rounded)
 
 
+# Multiplies what a rounding leaves, too, whose own last bits are not wanted.
+CUTS = "_times"
+
+
+def _called_by(name: str) -> bool:
+    frame = sys._getframe()
+    while frame is not None and frame.f_code.co_name != name:
+        frame = frame.f_back
+    return frame is not None
+
+
 def _cut(x: TensorHandle) -> TensorHandle:
-    """A float32 as a matrix unit reads it for TF32: without its last bits, not rounded."""
+    """A float32 as a matrix unit reads it for TF32: without its last bits, not rounded.
+
+    Raises:
+        AssertionError: there are last bits, and the kernel's function is not ``CUTS``.
+    """
     bits = np.ascontiguousarray(x.data, dtype=np.float32).view(np.int32)
-    return TensorHandle((bits & -8192).view(np.float32), x.dtype)
+    cut = (bits & -8192).view(np.float32)
+    lost = (cut.view(np.int32) != bits) & ~np.isnan(cut)
+    assert not lost.any() or _called_by(CUTS), "a TF32 product of what nobody rounded"
+    return TensorHandle(cut, x.dtype)
 
 
 def _mend() -> None:

@@ -101,9 +101,10 @@ def _channel_gradients(
         e = vt + tl.arange(0, BV)
         ST = tl.load(tile_t(S, chunk, KP, VP, d, e))
         dST = tl.load(tile_t(dS, chunk, KP, VP, d, e))
-        Dq = dot(load_tokens(do, start, rows, h, HV, r, e, V), ST, Dq, OP, PREC)
-        Dbk = dot(tl.load(tile(Y, chunk, C, VP, r, e)), ST, Dbk, OP, PREC)
-        Dk = dot(tl.load(tile(U, chunk, C, VP, r, e)), dST, Dk, OP, PREC)
+        x, dx = operand(ST, OP, PREC), operand(dST, OP, PREC)
+        Dq = dot(load_tokens(do, start, rows, h, HV, r, e, V), x, Dq, OP, PREC)
+        Dbk = dot(tl.load(tile(Y, chunk, C, VP, r, e)), x, Dbk, OP, PREC)
+        Dk = dot(tl.load(tile(U, chunk, C, VP, r, e)), dx, Dk, OP, PREC)
         if block == 0:
             kept += tl.sum(ST.to(tl.float32) * dST.to(tl.float32), 0)
     Gt = tl.load(tile(G, chunk, C, KP, r, d))
@@ -127,13 +128,15 @@ def _channel_gradients(
         c = (1 - block) * ROWS + i
         middle = centre(G, chunk, ROWS, d, C, KP)
         theirs = between(tl.load(tile(G, chunk, C, KP, c, d)), middle)
-        their_x = load_tokens(k, start, rows, hk, H, c, d, K).to(tl.float32) * theirs
+        their_k = load_tokens(k, start, rows, hk, H, c, d, K).to(tl.float32)
+        their_x = their_k * theirs
         their_y, own_x, own_y = their_x, kt, kt
         if block == 0:
             if B_CHANNEL:
-                their_y *= load_tokens(b, start, rows, h, HV, c, d, K).to(tl.float32)
+                their_k *= load_tokens(b, start, rows, h, HV, c, d, K).to(tl.float32)
             else:
-                their_y *= load_rows(b, start, rows, h, HV, c)[:, None]
+                their_k *= load_rows(b, start, rows, h, HV, c)[:, None]
+            their_y = their_k * theirs
             their_x = load_tokens(q, start, rows, hk, H, c, d, K).to(tl.float32) * theirs
             dP_other = tl.load(tile_t(dP, chunk, C, C, c, r))
             dL_other = tl.load(tile_t(dL, chunk, C, C, c, r))
@@ -143,7 +146,7 @@ def _channel_gradients(
             dL_other = tl.load(tile(dL, chunk, C, C, r, c))
         down = between(Gt, middle)
         Dq, Dbk, Dk, owed = _meet(
-            dP_other, dL_other, their_x, their_y,
+            dP_other, dL_other, operand(their_x, OP, PREC), operand(their_y, OP, PREC),
             operand(own_x * down, OP, PREC), operand(own_y * down, OP, PREC),
             down, block.to(tl.float32), Dq, Dbk, Dk, owed, OP, PREC,
         )  # fmt: skip

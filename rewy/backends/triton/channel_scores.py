@@ -9,6 +9,7 @@ from rewy.backends.triton.channel import centre, erase_keys, halves, meet
 from rewy.backends.triton.common import (
     decay,
     dot,
+    keep,
     load_rows,
     load_tokens,
     operand,
@@ -46,11 +47,11 @@ def _channel_scores(
             source *= decay(at_start - tl.load(tile(G, chunk, C, KP, c, d)))
             source = tl.trans(operand(source, OP, PREC))
             qt = load_tokens(q, start, rows, hk, H, r, d, K).to(tl.float32)
-            Pt = dot(qt * down, source, Pt, OP, PREC)
+            Pt = dot(operand(qt * down, OP, PREC), source, Pt, OP, PREC)
             kt = load_tokens(k, start, rows, hk, H, r, d, K).to(tl.float32)
             kt = erase_keys(b, kt, start, rows, h, HV, r, d, K, B_CHANNEL)
-            Lt = dot(kt * down, source, Lt, OP, PREC)
-        tl.store(tile(P, chunk, C, C, r, c), (Pt * scale).to(P.dtype.element_ty))
+            Lt = dot(operand(kt * down, OP, PREC), source, Lt, OP, PREC)
+        keep(tile(P, chunk, C, C, r, c), Pt * scale, PREC)
         tl.store(tile(L, chunk, C, C, r, c), Lt * erase[:, None])
 
     Pt, Lt = zero, zero
@@ -73,7 +74,7 @@ def _channel_scores(
             x = operand(tl.where(late, bk, kt) * e, OP, PREC)
             Lt += tl.where(pairs, dot(x, tl.trans(x), zero, OP, PREC), 0.0)
     Pt = tl.where(i[:, None] == i[None, :], own[:, None], Pt)
-    tl.store(tile(P, chunk, C, C, r, r), (Pt * scale).to(P.dtype.element_ty))
+    keep(tile(P, chunk, C, C, r, r), Pt * scale, PREC)
     tl.store(tile(L, chunk, C, C, r, r), Lt * erase[:, None])
     for other in range(block + 1, N):
         c = other * ROWS + i

@@ -91,7 +91,7 @@ def decay(exponent):
 @triton.jit
 def leading(x):
     """A float32 rounded to the bits that TF32 has, too: a matrix unit cuts the others off, and then
-    what is lost has one sign. Not for NaN: a GPU's own, 0x7FFFFFFF, would overflow to -0.
+    what is lost has one sign. Not for a GPU's own NaN: 0x7FFFFFFF would overflow to -0.
     """
     return ((x.to(tl.int32, bitcast=True) + 4096) & -8192).to(tl.float32, bitcast=True)
 
@@ -102,14 +102,23 @@ def operand(x, OP: tl.constexpr, PREC: tl.constexpr):
     narrow = x.dtype.primitive_bitwidth < 32
     x = x.to(OP)
     if OP == tl.float32 and PREC == "tf32" and not narrow:
-        x = tl.where(x == x, leading(x), x)
+        x = leading(tl.where(x == x, x, float("nan")))
     return x
 
 
 @triton.jit
+def keep(at, x, PREC: tl.constexpr):
+    """Store what later products read, rounded as operands are."""
+    tl.store(at, operand(x, at.dtype.element_ty, PREC))
+
+
+@triton.jit
 def dot(x, y, acc, OP: tl.constexpr, PREC: tl.constexpr):
-    """``acc + x @ y``, operands rounded to what is multiplied, accumulated in float32."""
-    return tl.dot(operand(x, OP, PREC), operand(y, OP, PREC), acc, input_precision=PREC)
+    """``acc + x @ y``, accumulated in float32. x and y are inputs of 16-bit types, loaded as they
+    were kept, or made operands: tests/triton/interpreter.py refuses what a matrix unit would cut
+    off.
+    """
+    return tl.dot(x.to(OP), y.to(OP), acc, input_precision=PREC)
 
 
 @triton.jit

@@ -12,6 +12,7 @@ import triton.language as tl
 
 from rewy.backends.triton.common import (
     dot,
+    keep,
     load_rows,
     load_tokens,
     place,
@@ -74,8 +75,8 @@ def _correction(
     strict = r[:, None] > r[None, :]
     dPt = tl.where(strict, dPt * scale, 0.0)
     dLt = tl.where(strict, -dLt, 0.0)
-    tl.store(tile(dP, chunk, C, C, r, r), dPt.to(dP.dtype.element_ty))
-    tl.store(tile(dL, chunk, C, C, r, r), dLt.to(dL.dtype.element_ty))
+    keep(tile(dP, chunk, C, C, r, r), dPt, PREC)
+    keep(tile(dL, chunk, C, C, r, r), dLt, PREC)
     tl.store(on_diagonal + chunk * C + r, own * scale)
     if not W_CHANNEL:
         tl.store(db_write + chunk * C + r, written)

@@ -108,9 +108,10 @@ def _gradients(
                 dO, Yt, Ut = residuals(do, Y, U, chunk, start, rows, h, HV, V, r, e, C, VP)
             ST = tl.load(tile_t(S, chunk, KP, VP, d, e))
             dST = tl.load(tile_t(dS, chunk, KP, VP, d, e))
-            Dq = dot(dO, ST, Dq, OP, PREC)
-            Dbk = dot(Yt, ST, Dbk, OP, PREC)
-            Dkt = dot(Ut, dST, Dkt, OP, PREC)
+            x, dx = operand(ST, OP, PREC), operand(dST, OP, PREC)
+            Dq = dot(dO, x, Dq, OP, PREC)
+            Dbk = dot(Yt, x, Dbk, OP, PREC)
+            Dkt = dot(Ut, dx, Dkt, OP, PREC)
             if GATE == 1:
                 kept += tl.sum(ST.to(tl.float32) * dST.to(tl.float32), 0)
         Dq *= (scale * from_start)[:, None]

@@ -14,6 +14,7 @@ import triton.language as tl
 from rewy.backends.triton.common import (
     decay,
     dot,
+    keep,
     load_rows,
     load_tokens,
     load_tokens_t,
@@ -40,6 +41,7 @@ def _unit_dot(A, x, r, OP: tl.constexpr, PREC: tl.constexpr):
     """``A @ x`` for A with ones on the diagonal, to which float32 products are added last: in
     between, a large x would round every small product to its own digits.
     """
+    x = operand(x, OP, PREC)
     if PREC == "ieee":
         found = minus_dot(x, tl.where(r[:, None] == r[None, :], 0.0, -A), x, OP, PREC)
     else:
@@ -79,9 +81,9 @@ def _local(
     hk = h // (HV // H)
     r = tl.arange(0, C)
     if FORWARD:
-        At = operand(tl.load(tile(A, chunk, C, C, r, r)), OP, PREC)
+        At = tl.load(tile(A, chunk, C, C, r, r))
     if REVERSE:
-        AT = operand(tl.load(tile_t(A, chunk, C, C, r, r)), OP, PREC)
+        AT = tl.load(tile_t(A, chunk, C, C, r, r))
         PT = tl.zeros([C, C], dtype=tl.float32)
     for kt in range(0, KP, BK):
         d = kt + tl.arange(0, BK)
@@ -94,20 +96,20 @@ def _local(
             k_t *= decay(last - Gt)
         if FORWARD:
             if GATE == 2:
-                tl.store(tile(K_t, chunk, C, KP, r, d), k_t.to(K_t.dtype.element_ty))
+                keep(tile(K_t, chunk, C, KP, r, d), k_t, PREC)
             W = _unit_dot(At, kb, r, OP, PREC)
-            tl.store(tile(W_hat, chunk, C, KP, r, d), W.to(W_hat.dtype.element_ty))
+            keep(tile(W_hat, chunk, C, KP, r, d), W, PREC)
         if REVERSE:
             if not FACTOR:
-                tl.store(tile(K_b, chunk, C, KP, r, d), kb.to(K_b.dtype.element_ty))
+                keep(tile(K_b, chunk, C, KP, r, d), kb, PREC)
             qg = load_tokens(q, start, rows, hk, H, r, d, K).to(tl.float32) * scale
             if GATE > 0:
                 qg *= decay(Gt)
-            tl.store(tile(Q_g, chunk, C, KP, r, d), qg.to(Q_g.dtype.element_ty))
+            keep(tile(Q_g, chunk, C, KP, r, d), qg, PREC)
             if GATE < 2:
                 PT = dot(kt_, load_tokens_t(q, start, rows, hk, H, r, d, K), PT, OP, PREC)
             X = _unit_dot(AT, k_t, r, OP, PREC)
-            tl.store(tile(K_hat, chunk, C, KP, r, d), X.to(K_hat.dtype.element_ty))
+            keep(tile(K_hat, chunk, C, KP, r, d), X, PREC)
     if REVERSE:
         if GATE == 1:
             Gr = tl.load(G + chunk * C + r)
@@ -135,6 +137,6 @@ def _local(
             tl.store(tile(U_hat, chunk, C, VP, r, d), U.to(U_hat.dtype.element_ty))
         if REVERSE:
             dO = load_tokens(do, start, rows, h, HV, r, d, V)
-            X = dot(PT, dO, tl.zeros([C, BV], dtype=tl.float32), OP, PREC)
+            X = dot(operand(PT, OP, PREC), dO, tl.zeros([C, BV], dtype=tl.float32), OP, PREC)
             Y = _unit_dot(AT, X, r, OP, PREC)
             tl.store(tile(Y_hat, chunk, C, VP, r, d), Y.to(Y_hat.dtype.element_ty))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from rewy.backends.triton.common import decay, dot, load_tokens, place, store_tokens, tile
+from rewy.backends.triton.common import decay, dot, load_tokens, operand, place, store_tokens, tile
 
 
 @triton.jit(do_not_specialize=["T", "NT", "PACKED", "scale", "H", "HV", "K", "V"])
@@ -27,7 +27,8 @@ def _output(
         qt = load_tokens(q, start, rows, h // (HV // H), H, r, d, K)
         if GATE == 2:
             qt = qt.to(tl.float32) * decay(tl.load(tile(G, chunk, C, KP, r, d)))
-        acc = dot(qt, tl.load(tile(S, chunk, KP, VP, d, e)), acc, OP, PREC)
+        St = tl.load(tile(S, chunk, KP, VP, d, e))
+        acc = dot(operand(qt, OP, PREC), operand(St, OP, PREC), acc, OP, PREC)
     if GATE == 1:
         acc *= (scale * decay(tl.load(G + chunk * C + r)))[:, None]
     else:

@@ -11,9 +11,11 @@ import triton.language as tl
 from rewy.backends.triton.common import (
     decay,
     dot,
+    keep,
     load_rows,
     load_tokens,
     load_tokens_t,
+    operand,
     place,
     tile,
 )
@@ -39,6 +41,7 @@ def _scores(
         bk = load_tokens(k, start, rows, hk, H, r, d, K)
         if B_CHANNEL:
             bk = bk.to(tl.float32) * load_tokens(b, start, rows, h, HV, r, d, K).to(tl.float32)
+            bk = operand(bk, OP, PREC)
         Lt = dot(bk, kT, Lt, OP, PREC)
     if GATE == 1:
         Gr = tl.load(G + chunk * C + r)
@@ -46,7 +49,7 @@ def _scores(
         Pt *= between
         Lt *= between
     Pt = tl.where(i >= j, Pt * scale, 0.0)
-    tl.store(tile(P, chunk, C, C, r, r), Pt.to(P.dtype.element_ty))
+    keep(tile(P, chunk, C, C, r, r), Pt, PREC)
     if not B_CHANNEL:
         Lt *= load_rows(b, start, rows, h, HV, r)[:, None]
     tl.store(tile(L, chunk, C, C, r, r), tl.where(i > j, Lt, 0.0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from rewy.backends.triton.common import leading, tile
+from rewy.backends.triton.common import keep, leading, tile
 
 
 @triton.jit
@@ -56,8 +56,8 @@ def _inverse(L, chunk, n, C: tl.constexpr, PREC: tl.constexpr):
 
 
 @triton.jit
-def _put(A, chunk, n, m, C: tl.constexpr, value):
-    tl.store(_block(A, chunk, n, m, C), value.to(A.dtype.element_ty))
+def _put(A, chunk, n, m, C: tl.constexpr, value, PREC: tl.constexpr):
+    keep(_block(A, chunk, n, m, C), value, PREC)
 
 
 @triton.jit
@@ -84,32 +84,32 @@ def _solve(L, A, C: tl.constexpr, PREC: tl.constexpr):
         tl.store(_block(L, chunk, n, n, C), found)
         for m in tl.static_range(1, N):
             if m > n:
-                _put(A, chunk, n, m, C, zero)
+                _put(A, chunk, n, m, C, zero, PREC)
     tl.debug_barrier()
     A0 = tl.load(_block(L, chunk, 0, 0, C))
-    _put(A, chunk, 0, 0, C, A0)
+    _put(A, chunk, 0, 0, C, A0, PREC)
     if N > 1:
         x = _plus(L, chunk, 1, 0, C, A0, zero, PREC)
         A1 = -_plus(L, chunk, 1, 1, C, x, zero, PREC)
-        _put(A, chunk, 1, 0, C, A1)
+        _put(A, chunk, 1, 0, C, A1, PREC)
         if N == 4:
             x = _plus(L, chunk, 2, 1, C, A1, _plus(L, chunk, 2, 0, C, A0, zero, PREC), PREC)
             A2 = -_plus(L, chunk, 2, 2, C, x, zero, PREC)
-            _put(A, chunk, 2, 0, C, A2)
+            _put(A, chunk, 2, 0, C, A2, PREC)
             x = _plus(L, chunk, 3, 1, C, A1, _plus(L, chunk, 3, 0, C, A0, zero, PREC), PREC)
             x = _plus(L, chunk, 3, 2, C, A2, x, PREC)
-            _put(A, chunk, 3, 0, C, -_plus(L, chunk, 3, 3, C, x, zero, PREC))
+            _put(A, chunk, 3, 0, C, -_plus(L, chunk, 3, 3, C, x, zero, PREC), PREC)
         A1 = tl.load(_block(L, chunk, 1, 1, C))
-        _put(A, chunk, 1, 1, C, A1)
+        _put(A, chunk, 1, 1, C, A1, PREC)
     if N == 4:
         x = _plus(L, chunk, 2, 1, C, A1, zero, PREC)
         A2 = -_plus(L, chunk, 2, 2, C, x, zero, PREC)
-        _put(A, chunk, 2, 1, C, A2)
+        _put(A, chunk, 2, 1, C, A2, PREC)
         x = _plus(L, chunk, 3, 2, C, A2, _plus(L, chunk, 3, 1, C, A1, zero, PREC), PREC)
-        _put(A, chunk, 3, 1, C, -_plus(L, chunk, 3, 3, C, x, zero, PREC))
+        _put(A, chunk, 3, 1, C, -_plus(L, chunk, 3, 3, C, x, zero, PREC), PREC)
         A2 = tl.load(_block(L, chunk, 2, 2, C))
-        _put(A, chunk, 2, 2, C, A2)
+        _put(A, chunk, 2, 2, C, A2, PREC)
         x = _plus(L, chunk, 3, 2, C, A2, zero, PREC)
         A3 = tl.load(_block(L, chunk, 3, 3, C))
-        _put(A, chunk, 3, 2, C, -_times(A3, x, zero, PREC))
-        _put(A, chunk, 3, 3, C, A3)
+        _put(A, chunk, 3, 2, C, -_times(A3, x, zero, PREC), PREC)
+        _put(A, chunk, 3, 3, C, A3, PREC)

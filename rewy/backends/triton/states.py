@@ -13,9 +13,11 @@ import triton.language as tl
 from rewy.backends.triton.common import (
     decay,
     dot,
+    keep,
     load_tokens,
     load_tokens_t,
     minus_dot,
+    operand,
     tile,
     tile_t,
 )
@@ -99,13 +101,13 @@ def _states(
     if GATE == 1:
         Gr = _rows(G, chunk, r, C, chunks > 0)
     for i in range(0, chunks):
-        before = state.to(S.dtype.element_ty)
-        tl.store(tile(S, chunk, KP, VP, d, e), before)
+        before = operand(state, OP, PREC)
+        tl.store(tile(S, chunk, KP, VP, d, e), state.to(S.dtype.element_ty))
         local = tl.load(tile(U_hat, chunk, C, VP, r, e))
         Wt = tl.load(tile(W_hat, chunk, C, KP, r, d))
         Ut = dot(Wt, before, tl.zeros([C, BV], dtype=tl.float32), OP, PREC)
         Ut = local.to(tl.float32) - Ut
-        tl.store(tile(U, chunk, C, VP, r, e), Ut.to(U.dtype.element_ty))
+        keep(tile(U, chunk, C, VP, r, e), Ut, PREC)
         if GATE == 2:
             kT = tl.load(tile_t(K_t, chunk, C, KP, r, d))
         else:
@@ -121,7 +123,7 @@ def _states(
         if PREC == "ieee":  # rounded into the state once a chunk, not once a token
             state = minus_dot(state, kT, -Ut, OP, PREC)
         else:
-            state = dot(kT, Ut, state, OP, PREC)
+            state = dot(kT, operand(Ut, OP, PREC), state, OP, PREC)
     at, inside = _state_tile(ht, n, h, HV, K, V, d, e, V_FIRST, FINAL)
     tl.store(at, state, mask=inside)
 
@@ -148,8 +150,8 @@ def _reverse_states(
         factor = _rows(b_g, chunk, r, C, chunks > 0)
     for step in range(0, chunks):
         i = chunks - 1 - step
-        after = state.to(dS.dtype.element_ty)
-        tl.store(tile(dS, chunk, KP, VP, d, e), after)
+        after = operand(state, OP, PREC)
+        tl.store(tile(dS, chunk, KP, VP, d, e), state.to(dS.dtype.element_ty))
         local = tl.load(tile(Y_hat, chunk, C, VP, r, e))
         Kt = tl.load(tile(K_hat, chunk, C, KP, r, d))
         # -Y, as the state wants it; as a sum with Y_hat it would start from Y_hat in registers,
@@ -157,7 +159,7 @@ def _reverse_states(
         Yt = -1.0 * local.to(tl.float32) - dot(
             Kt, after, tl.zeros([C, BV], dtype=tl.float32), OP, PREC
         )
-        tl.store(tile(Y, chunk, C, VP, r, e), (-1.0 * Yt).to(Y.dtype.element_ty))
+        keep(tile(Y, chunk, C, VP, r, e), -1.0 * Yt, PREC)
         rows = tl.minimum(tokens - i * C, C)
         dO = load_tokens(do, start + i * C, rows, h, HV, r, e, V)
         qT = tl.load(tile_t(Q_g, chunk, C, KP, r, d))
@@ -176,7 +178,7 @@ def _reverse_states(
             state += dot(kT, Yt, added, OP, PREC)
         else:
             state = dot(qT, dO, state, OP, PREC)
-            state = dot(kT, Yt, state, OP, PREC)
+            state = dot(kT, operand(Yt, OP, PREC), state, OP, PREC)
     at, inside = _state_tile(dh0, n, h, HV, K, V, d, e, V_FIRST, HAS_STATE)
     tl.store(at, state, mask=inside)
 
