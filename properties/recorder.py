@@ -7,13 +7,10 @@ the report, and the controller alone writes, so a failure is one file with and w
 
 from __future__ import annotations
 
-import functools
 import json
-import math
 import os
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,7 +21,10 @@ from properties import session as suite
 from properties.case import OPERATORS
 from properties.corpus import parse, save
 from properties.implementations import default
+from properties.tally import Tally
 from properties.truth import clock
+
+pytest_plugins = ["properties.time_box"]
 
 ROOT = Path(__file__).parent.parent
 # As for Hypothesis itself, but at home in the repository and not in the current directory.
@@ -102,7 +102,7 @@ def pytest_configure(config: pytest.Config) -> None:
         suite.configure(names, config.getoption("--device"), _deadline(config, minutes))
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
-    config.stash[_TALLY] = _Tally()
+    config.stash[_TALLY] = Tally()
     if _is_worker():
         import torch
 
@@ -150,21 +150,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=dropped)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    item.config.stash[_IS_LAST] = nextitem is None
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    searches = _searches(item)
-    suite.begin_test(_left(item) if searches else 1)
-    if searches and suite.deadline() is not None:
-        _keep_time(item.obj)
-    if searches and suite.out_of_time():
-        pytest.skip("time is up: nothing is drawn")
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item):
     """A law that no implementation claims a case of has proved nothing, and says so."""
@@ -177,50 +162,6 @@ def pytest_runtest_call(item: pytest.Item):
     if getattr(item.obj, "is_law", False) and clock["cases"] == before:
         pytest.skip(UNCLAIMED)
     return result
-
-
-def _searches(item: pytest.Item) -> bool:
-    """Whether a test draws cases for as long as it may."""
-    test = getattr(item, "obj", None)
-    return getattr(test, "is_hypothesis_test", False) or getattr(test, "is_search", False)
-
-
-def _keep_time(test: Callable) -> None:
-    """End a search of Hypothesis when its share of the time is spent, also one that is no law and
-    does not ask: a skip ends it, where a return would draw on.
-    """
-    found = getattr(test, "hypothesis", None)
-    if found is None or getattr(test, "is_law", False) or hasattr(found.inner_test, "keeps_time"):
-        return
-    inner = found.inner_test
-
-    @functools.wraps(inner)
-    def kept(*arguments: object, **options: object) -> object:
-        if suite.out_of_time():
-            pytest.skip("time is up")
-        with suite.seeing_failures():
-            return inner(*arguments, **options)
-
-    kept.keeps_time = True
-    found.inner_test = kept
-
-
-def _left(item: pytest.Item) -> int:
-    """How many searches this process is still to run, this one among them.
-
-    Estimated under xdist, whose workers know all tests but of those that come here only the next:
-    neither fewer than an equal part, nor than what lies behind this one leaves to each worker.
-    """
-    config, items = item.config, item.session.items
-    if config.stash[_IS_LAST]:
-        return 1
-    behind = sum(map(_searches, items[items.index(item) :]))
-    workers = getattr(config, "workerinput", {}).get("workercount", 1)
-    if workers == 1 or getattr(config.option, "dist", "no") == "each":
-        return behind
-    begun = config.stash[_BEGUN] = config.stash.get(_BEGUN, 0) + 1
-    mine = math.ceil(sum(map(_searches, items)) / workers)
-    return max(mine - begun + 1, math.ceil(behind / workers), 2)
 
 
 def leaves(error: BaseException) -> Iterator[tuple[BaseException, bool]]:
@@ -270,44 +211,7 @@ def pytest_testnodedown(node, error) -> None:
         )
 
 
-class _Tally:
-    """What the controller knows of the run."""
-
-    def __init__(self) -> None:
-        self.started = time.time()
-        self.clock: Counter = Counter()
-        self.regimes: Counter = Counter()
-        self.checks: Counter = Counter()
-        self.tests: list[dict] = []
-        self.recorded: list[str] = []
-        self.known: list[str] = []
-        self.flaky: list[dict] = []
-        self.unclaimed = 0
-
-    def add(self, clock: dict, regimes: dict, checks: dict) -> None:
-        self.clock.update(clock)
-        self.regimes.update(regimes)
-        self.checks.update(checks)
-
-    def write(self, path: Path) -> None:
-        report = {
-            "seconds": round(time.time() - self.started, 1),
-            "profile": settings.get_current_profile_name(),
-            "device": suite.hardware(),
-            "implementations": dict(sorted(self.checks.items())),  # name -> checks that it ran
-            "clock": {name: round(value, 3) for name, value in sorted(self.clock.items())},
-            "regimes": dict(sorted(self.regimes.items())),
-            "tests": sorted(self.tests, key=lambda test: test["test"]),
-            "recorded": sorted(set(self.recorded)),
-            "recorded already": sorted(set(self.known)),
-            "flaky": self.flaky,
-        }
-        path.write_text(json.dumps(report, indent=2, sort_keys=True) + "\n")
-
-
-_TALLY = pytest.StashKey[_Tally]()
-_BEGUN = pytest.StashKey[int]()  # searches, by this process
-_IS_LAST = pytest.StashKey[bool]()  # of this process's tests, the one that runs
+_TALLY = pytest.StashKey[Tally]()
 
 
 class _Controller:
@@ -384,4 +288,5 @@ def _report_leftovers() -> None:
     for path in suite.leftovers():
         print(
             f"rewy: an earlier run died in the middle of {path}: python -m properties replay {path}"
+            " (said until that file is deleted)"
         )

@@ -58,7 +58,7 @@ def test_recorded_failure_is_mended(path: Path, request: pytest.FixtureRequest) 
     if entry.status == "open" and foreign and found_by not in chosen:
         pytest.skip(f"open for somebody's own adapter: --implementation {found_by} replays it")
     if entry.status == "open":
-        reason = f"open: {entry.note or entry.quantity}"
+        reason = f"open: {entry.note or entry.quantity} (holds it now? set status to fixed)"
         request.applymarker(pytest.mark.xfail(raises=Mismatch, strict=True, reason=reason))
     law = load_laws()[entry.property]
     for name in dict.fromkeys((*DEFAULT, *chosen)):

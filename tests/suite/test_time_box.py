@@ -1,0 +1,123 @@
+"""The time box of ``--minutes``: who gets how much of it, and what its end does not hide."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+
+import pytest
+
+POLICIES = "test_policies.py::test_policies_are_bitwise_equal"
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_time_box_ends_the_search(suite, workers):
+    report = suite.directory / "report.json"
+    options = ("--hypothesis-profile", "nightly", "--minutes", "0.2", "-n", workers)
+    started = time.monotonic()
+    run = suite.pytest(POLICIES, *options, "--report", str(report), adapter="Right")
+    assert run.returncode == 0, run.stdout
+    outcome = json.loads(report.read_text())
+    assert outcome["clock"]["cases"] < 4000  # of 4 x 2000
+    assert {test["outcome"] for test in outcome["tests"]} <= {"passed", "skipped"}
+    assert time.monotonic() - started < 120
+
+
+SEARCHES = """
+import time
+import pytest
+from hypothesis import given, settings, strategies as st
+from properties import session
+
+def search(case):
+    if session.out_of_time():
+        pytest.skip("time is up")
+    session._current.cases_of_test += 1
+    time.sleep(0.02)
+
+QUICK = set(map(int, {quick!r}))
+
+@pytest.mark.parametrize("n", range({searches}))
+@settings(max_examples=100_000, deadline=None, database=None)
+@given(case=st.integers())
+def test_search(n, case):
+    if n in QUICK:
+        pytest.skip("quick")
+    search(case)
+
+@pytest.mark.parametrize("n", range({others}))
+def test_of_something_else(n):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("searches", "quick", "others", "options"),
+    [
+        (4, "", 0, ("-p", "no:xdist")),
+        (2, "", 9, ("-p", "no:xdist")),  # what is no search gets no share
+        (4, "", 0, ("-n", "2")),
+        (8, "0145", 0, ("-n", "2")),  # one worker is through with more than its part
+        (4, "", 0, ("-n", "2", "--dist", "loadfile")),  # all on one worker, which cannot know it
+    ],
+)
+def test_searches_share_the_time_box(suite, searches, quick, others, options):
+    """Each could go on for longer than all may."""
+    text = SEARCHES.format(searches=searches, quick=quick, others=others)
+    (suite.directory / "test_share.py").write_text(text)
+    report = suite.directory / "report.json"
+    options = ("-p", "properties.recorder", "--minutes", "0.25", "--report", str(report), *options)
+    started = time.monotonic()
+    run = suite.python("-m", "pytest", "-p", "no:cacheprovider", *options, "test_share.py")
+    assert run.returncode == 0, run.stdout
+    assert time.monotonic() - started < 60
+    drawn = [
+        test["drawn"]
+        for test in json.loads(report.read_text())["tests"]
+        if "test_search" in test["test"] and not any(f"[{n}]" in test["test"] for n in quick)
+    ]
+    assert len(drawn) == searches - len(quick)
+    assert min(drawn) >= 10, drawn
+    if "loadfile" not in options:
+        assert min(drawn) >= max(drawn) / 5, drawn
+    if "no:xdist" in options:
+        assert sum(drawn) >= 300, drawn  # of 750 that would fit
+
+
+def test_time_that_is_up_hides_no_failure_of_a_search_that_is_no_law(suite):
+    """Shrinking goes on past the box."""
+    (suite.directory / "test_fails.py").write_text(
+        "import time\n"
+        "from hypothesis import given, strategies as st\n"
+        "@given(n=st.integers())\n"
+        "def test_fails(n):\n"
+        "    time.sleep(0.2)\n"
+        "    assert n == 0\n"
+    )
+    options = ("-p", "properties.recorder", "-p", "no:xdist", "--minutes", "0.02")
+    run = suite.python("-m", "pytest", "-p", "no:cacheprovider", *options, "test_fails.py")
+    assert run.returncode == 1, run.stdout
+    assert "1 failed" in run.stdout
+
+
+def test_searches_that_are_no_laws_keep_to_the_time_box(suite):
+    options = ("--hypothesis-profile", "nightly", "--minutes", "0.15", "-p", "no:xdist", "-rs")
+    started = time.monotonic()
+    run = suite.pytest("test_algebra.py", *options, "-k", "centred or chunk_size")
+    assert run.returncode == 0, run.stdout
+    assert len(re.findall("time is up", run.stdout)) >= 1, run.stdout
+    assert "nothing is drawn" not in run.stdout  # each had its share
+    assert "no implementation has run a case" in run.stdout
+    assert time.monotonic() - started < 40
+
+
+def test_time_box_ends_the_searches_after_a_failure(suite):
+    options = ("--hypothesis-profile", "nightly", "--minutes", "0.05")
+    report = suite.directory / "report.json"
+    run = suite.pytest(POLICIES, *options, "--report", str(report), adapter="DiffersWithoutGates")
+    assert run.returncode == 1
+    outcome = json.loads(report.read_text())
+    assert outcome["tests"][0]["outcome"] == "failed"
+    assert [test["outcome"] for test in outcome["tests"][1:]] == ["skipped"] * 3
+    assert not outcome["flaky"]
