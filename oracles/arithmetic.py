@@ -38,6 +38,7 @@ class Precision:
     with either sign: where the error has one, hundreds of chunks may add up to more.
     cuts: whether an operand is cut off to its bits and not rounded, so that all errors have a sign.
     rows: the most that a chunk has, between which states are stored; None: what is asked for.
+    flush: a decay below it may be 0: a GPU's exponential in float32 knows no subnormal numbers.
     """
 
     operand: float
@@ -48,11 +49,12 @@ class Precision:
     carry: float = 0.0
     cuts: bool = False
     rows: int | None = None
+    flush: float = FLOAT32_TINY
 
     @classmethod
     def float64(cls) -> Precision:
         """Everything in float64."""
-        return cls(FLOAT64, FLOAT64, FLOAT64, FLOAT64, FLOAT64_TINY)
+        return cls(FLOAT64, FLOAT64, FLOAT64, FLOAT64, FLOAT64_TINY, flush=0.0)
 
     @classmethod
     def float32(cls) -> Precision:
@@ -219,10 +221,13 @@ class MonteCarlo:
         """x in [0, 1] as exp of a rounded sum of magnitude `span` (by default |log x|).
 
         0 stays 0, and 1 stays 1: exp(0) is exact, and G_i - G_i is 0 whatever G_i was rounded to.
+        What may be flushed errs by all of itself.
         """
         if span is None:
             span = np.abs(np.log(np.where(x > 0, x, 1)))
-        return self._perturb(x, self.precision.gate * np.where(x == 1, 0, 1 + span))
+        unit = self.precision.gate * np.where(x == 1, 0, 1 + span)
+        # As a rounded sum gives it, what is a little above may be below.
+        return self._perturb(x, np.where(x < 2 * self.precision.flush, 1, unit))
 
     def _blur(self, total, magnitude, terms):
         """total + sqrt(terms) u magnitude xi, u the accumulator's unit roundoff."""
