@@ -77,7 +77,7 @@ def _most_in_use(given: Problem, monkeypatch) -> float:
 )
 @pytest.mark.parametrize("filled", [False, True])
 def test_a_backward_holds_no_more_than_it_needs(operator, policy, most, filled, monkeypatch):
-    monkeypatch.setattr(graph, "fills_the_gpu", lambda *_: filled)
+    monkeypatch.setattr(graph, "go_apart", lambda *_: filled)
     assert _most_in_use(_training(operator, policy), monkeypatch) == pytest.approx(most, abs=0.2)
 
 

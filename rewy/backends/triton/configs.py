@@ -2,10 +2,10 @@
 
 Tried on an H200 with Triton 3.6, each against float64 on the device, since Triton has compiled
 wrong code for single configurations: tiles that are overwritten while a product reads them, which
-properties/hazards.py sees in the code; and in an earlier form, for reasons not known, the state
-passes with one stage on four warps, and with tiles of 64 in four stages. Four warps and 64 rows
-make a warp group; chunks below 64, and TF32, therefore run on two warps, which use the older matrix
-instruction.
+properties/hazards.py sees in the code; and for reasons not known, in an earlier form, the state
+passes with one stage on four warps and with tiles of 64 in four stages, and in TF32 what runs on
+eight warps (other addresses than its own). Four warps and 64 rows make a warp group; chunks below
+64 therefore run on two warps, which use the older matrix instruction.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def config(
     out.
     """
     narrow = operand == "bf16"
-    table = _BFLOAT16 if narrow else _FLOAT32
+    table = {"bf16": _BFLOAT16, "tf32": _TF32, "ieee": _FLOAT32}[operand]
     BK, BV, warps, stages = table.get((kernel, gate)) or table[kernel]
     if not known:
         BK, BV = min(BK, SMALLEST), min(BV, SMALLEST)
@@ -51,8 +51,11 @@ def config(
             found = found._replace(BV=16, stages=2)
         elif fills_the_gpu(columns, VP):
             found = found._replace(BV=64)
-    if operand == "tf32" or (C < 64 and narrow):
-        found = found._replace(warps=min(warps, 2))
+    if kernel == "passes" and operand == "tf32" and KP == 256:
+        # On two warps registers do not hold a step's operands: 27 ms, and 2.4 (H200, T 8192).
+        found = found._replace(warps=4, stages=1)
+    if C < 64 and operand != "ieee":
+        found = found._replace(warps=min(found.warps, 2))
     return found
 
 
@@ -61,6 +64,14 @@ def fills_the_gpu(columns: int, VP: int) -> bool:
     multiprocessor without work.
     """
     return columns * (VP // 64) >= MULTIPROCESSORS
+
+
+def go_apart(operand: str, columns: int, KP: int, VP: int) -> bool:
+    """Whether two state passes go one after the other: where either fills the GPU (0.27 ms, side by
+    side 0.32; H200, GDN, B8 T2048), and where one kernel for both has too few registers (4.2 and
+    6.1; GDN, float16, K = V = 256).
+    """
+    return fills_the_gpu(columns, VP) or (operand == "tf32" and KP == 256)
 
 
 MULTIPROCESSORS = 128  # about as many as the GPUs have that these were tried on
@@ -86,8 +97,23 @@ _BFLOAT16 = {
     ("gradients", 0): (32, 128, 4, 2),
     ("gradients", 1): (32, 128, 4, 3),
 }
+# Beside float16. Operands that are not there as float32 go through registers: two warps hold few.
+_TF32 = {
+    "channel_scores": (16, 0, 2, 2),
+    "channel_gradients": (16, 16, 2, 2),
+    "channel_reduction": (32, 0, 2, 2),
+    "scores": (16, 0, 2, 2),
+    "solve": (0, 0, 2, 2),
+    "local": (32, 32, 4, 1),
+    "local_adjoint": (32, 32, 4, 1),
+    "local_both": (32, 32, 4, 1),
+    "passes": (0, 16, 2, 2),
+    "output": (32, 32, 4, 1),
+    "correction": (0, 32, 4, 1),
+    "gradients": (32, 32, 4, 1),
+}
 # Products in float32 are unrolled multiply-adds: more warps and small tiles, or compiling takes
-# longer than running. TF32, beside float16, shares them and is not tuned.
+# longer than running.
 _FLOAT32 = {
     "channel_scores": (16, 0, 4, 2),
     "channel_gradients": (16, 16, 4, 2),

@@ -17,7 +17,7 @@ from rewy.backends.triton.channel import rows_a_program
 from rewy.backends.triton.channel_gradients import _channel_gradients, _channel_reduction
 from rewy.backends.triton.channel_scores import _channel_scores
 from rewy.backends.triton.common import CHANNEL
-from rewy.backends.triton.configs import Config, fills_the_gpu
+from rewy.backends.triton.configs import Config, go_apart
 from rewy.backends.triton.correction import _correction
 from rewy.backends.triton.decode import _decode
 from rewy.backends.triton.gradients import _gradients
@@ -49,7 +49,8 @@ class Saved(NamedTuple):
 class Local(NamedTuple):
     """The halves of the residual system, ``U = U_hat - W_hat S_0``, by chunk.
 
-    K_t, keys decayed to the chunk's end, is None unless the gate is per channel.
+    K_t, keys decayed to the chunk's end, is there beside a channel gate and where the keys' size is
+    not compiled in: they are read two bytes at a time then, K_t sixteen.
     """
 
     W_hat: Tensor
@@ -61,7 +62,7 @@ class Adjoint(NamedTuple):
     """The halves of the residual system's adjoint, ``Y = Y_hat + K_hat dS_1``, by chunk.
 
     Q_g, scaled, and K_b are the decayed queries and erase keys. Where a row's keys have one factor
-    and their size is compiled in, b_g, ``[M, HV, C]`` float32, is there in K_b's place: ``K_b = b_g
+    and K_t is not there, b_g, ``[M, HV, C]`` float32, is there in K_b's place: ``K_b = b_g
     * K``.
     """
 
@@ -114,9 +115,7 @@ def backward(problem: Problem, saved: Saved, do: Tensor | None, dht: Tensor | No
         again = local, _new_states(run, local.U_hat, False)
         U, S, _ = again[1]
     del local
-    if recompute and fills_the_gpu(run.spec.N * run.spec.HV, run.tiles.VP):
-        # Either pass fills the GPU: 0.27 ms one after the other, 0.32 side by side (H200, GDN, B8
-        # T2048).
+    if recompute and go_apart(run.operand, run.spec.N * run.spec.HV, run.tiles.KP, run.tiles.VP):
         _state_passes(run, again)
         again = None  # the memory of what it has read is wanted
     Y, dS, dh0 = found = _new_states(run, adjoint.Y_hat, problem.tensors.h0 is not None)
@@ -156,11 +155,10 @@ def _local_stage(
     x, t, spec = run.active, run.tiles, run.spec
     local, adjoint = Local(None, None, None), Adjoint(*(5 * [None]))
     if forward:
-        K_t = run.by_chunk(t.C, t.KP) if run.gate == CHANNEL else None
+        K_t = run.by_chunk(t.C, t.KP) if run.gate == CHANNEL or not run.known else None
         local = Local(run.by_chunk(t.C, t.KP), run.by_chunk(t.C, t.VP), K_t)
     if do is not None:
         halves = run.by_chunk(t.C, t.VP), run.by_chunk(t.C, t.KP), run.by_chunk(t.C, t.KP)
-        # Keys whose size is not compiled in are read two bytes at a time, K_b sixteen.
         if run.gate == CHANNEL or run.b_channel or not run.known:
             adjoint = Adjoint(*halves, run.by_chunk(t.C, t.KP), None)
         else:
@@ -169,7 +167,8 @@ def _local_stage(
     run.launch(
         _local, t.M * spec.HV, run.config(LOCAL[use]),
         x.q, x.k, x.v, x.b, x.w, do, run.G, A, P, *local, *adjoint, t.table, spec.scale, spec.T,
-        t.NT, FORWARD=use[0], REVERSE=use[1], FACTOR=adjoint.b_g is not None,
+        t.NT, FORWARD=use[0], REVERSE=use[1], DECAYED=local.K_t is not None,
+        FACTOR=adjoint.b_g is not None,
     )  # fmt: skip
     return local, adjoint
 
@@ -204,7 +203,8 @@ def _state_passes(
         x.k, do, run.G, W_hat, U_hat, K_t, h0, S, U, ht, Y_hat, K_hat, Q_g, K_b, b_g, dht, dS, Y,
         dh0, t.starts, t.firsts, spec.T, t.NT,
         FORWARD=forward is not None, REVERSE=reverse is not None, HAS_STATE=int(h0 is not None),
-        FINAL=int(ht is not None), HAS_DHT=int(dht is not None), FACTOR=b_g is not None,
+        FINAL=int(ht is not None), HAS_DHT=int(dht is not None), DECAYED=K_t is not None,
+        FACTOR=b_g is not None,
     )  # fmt: skip
 
 

@@ -66,13 +66,13 @@ def _local(
     q, k, v, b, w, do, G, A, P, W_hat, U_hat, K_t, Y_hat, K_hat, Q_g, K_b, b_g, table, scale, T, NT,
     H, HV, K, V, C: tl.constexpr,
     KP, VP, BK: tl.constexpr, BV: tl.constexpr, GATE: tl.constexpr,
-    FORWARD: tl.constexpr, REVERSE: tl.constexpr, FACTOR: tl.constexpr,
+    FORWARD: tl.constexpr, REVERSE: tl.constexpr, DECAYED: tl.constexpr, FACTOR: tl.constexpr,
     B_CHANNEL: tl.constexpr, W_CHANNEL: tl.constexpr, OP: tl.constexpr, PREC: tl.constexpr,
     PACKED,
 ):  # fmt: skip
-    """``FORWARD``: W_hat, U_hat and, with a channel gate, K_t. ``REVERSE``: Y_hat, K_hat, the
-    decayed queries and the decayed erase keys or, if ``FACTOR``, by what each row of keys is
-    multiplied for them. A backward that recomputes wants both, of the same keys.
+    """``FORWARD``: W_hat, U_hat and, if ``DECAYED``, K_t. ``REVERSE``: Y_hat, K_hat, the decayed
+    queries and the decayed erase keys or, if ``FACTOR``, by what each row of keys is multiplied for
+    them. A backward that recomputes wants both, of the same keys.
 
     P is read with a channel gate; else it costs less to multiply out anew, as its transpose, which
     is what is wanted here.
@@ -95,7 +95,7 @@ def _local(
             kb *= decay(Gt)
             k_t *= decay(last - Gt)
         if FORWARD:
-            if GATE == 2:
+            if DECAYED:
                 keep(tile(K_t, chunk, C, KP, r, d), k_t, PREC)
             W = _unit_dot(At, kb, r, OP, PREC)
             keep(tile(W_hat, chunk, C, KP, r, d), W, PREC)

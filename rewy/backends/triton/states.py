@@ -85,12 +85,13 @@ def _state_tile(x, n, h, HV, K, V, d, e, V_FIRST, there):
 def _states(
     n, h, vt, k, G, W_hat, U_hat, K_t, h0, S, U, ht, starts, firsts, T, NT,
     H, HV, K, V, C: tl.constexpr,
-    KP: tl.constexpr, VP, BV: tl.constexpr, GATE: tl.constexpr,
+    KP: tl.constexpr, VP, BV: tl.constexpr, GATE: tl.constexpr, DECAYED: tl.constexpr,
     HAS_STATE, V_FIRST, FINAL, OP: tl.constexpr,
     PREC: tl.constexpr, PACKED,
 ):  # fmt: skip
     """``U = U_hat - W_hat S_0``, ``S_1 = exp(G_C) S_0 + K_t^T U``, chunk after chunk. U may be
-    where U_hat is: a tile is read before it is written.
+    where U_hat is: a tile is read before it is written. Unless ``DECAYED``, which says that K_t is
+    there, not keys but U is decayed to the chunk's end.
     """
     first, chunks, start, tokens = _sequence(n, starts, firsts, T, NT, PACKED)
     r, d, e = tl.arange(0, C), tl.arange(0, KP), vt * BV + tl.arange(0, BV)
@@ -98,7 +99,7 @@ def _states(
     state = tl.load(at, mask=inside, other=0).to(tl.float32)
     chunk = first * HV + h
     last = _last(G, chunk, d, GATE, C, KP, chunks > 0)
-    if GATE == 1:
+    if GATE == 1 and not DECAYED:
         Gr = _rows(G, chunk, r, C, chunks > 0)
     for i in range(0, chunks):
         before = operand(state, OP, PREC)
@@ -108,7 +109,7 @@ def _states(
         Ut = dot(Wt, before, tl.zeros([C, BV], dtype=tl.float32), OP, PREC)
         Ut = local.to(tl.float32) - Ut
         keep(tile(U, chunk, C, VP, r, e), Ut, PREC)
-        if GATE == 2:
+        if DECAYED:
             kT = tl.load(tile_t(K_t, chunk, C, KP, r, d))
         else:
             rows = tl.minimum(tokens - i * C, C)
@@ -116,7 +117,7 @@ def _states(
         state *= _total(last, GATE)
         chunk += HV
         there = i + 1 < chunks
-        if GATE == 1:
+        if GATE == 1 and not DECAYED:
             Ut *= decay(last - Gr)[:, None]
             Gr = _rows(G, chunk, r, C, there)
         last = _last(G, chunk, d, GATE, C, KP, there)
@@ -188,8 +189,8 @@ def _passes(
     k, do, G, W_hat, U_hat, K_t, h0, S, U, ht, Y_hat, K_hat, Q_g, K_b, b_g, dht, dS, Y,
     dh0, starts, firsts, T, NT,
     H, HV, K, V, C: tl.constexpr,
-    KP: tl.constexpr, VP, BV: tl.constexpr, GATE: tl.constexpr, FACTOR: tl.constexpr,
-    FORWARD: tl.constexpr, REVERSE: tl.constexpr, HAS_STATE, FINAL,
+    KP: tl.constexpr, VP, BV: tl.constexpr, GATE: tl.constexpr, DECAYED: tl.constexpr,
+    FACTOR: tl.constexpr, FORWARD: tl.constexpr, REVERSE: tl.constexpr, HAS_STATE, FINAL,
     HAS_DHT, V_FIRST, OP: tl.constexpr, PREC: tl.constexpr,
     PACKED,
 ):  # fmt: skip
@@ -211,5 +212,5 @@ def _passes(
     else:
         _states(
             n, h, vt, k, G, W_hat, U_hat, K_t, h0, S, U, ht, starts, firsts, T, NT, H, HV, K, V, C,
-            KP, VP, BV, GATE, HAS_STATE, V_FIRST, FINAL, OP, PREC, PACKED,
+            KP, VP, BV, GATE, DECAYED, HAS_STATE, V_FIRST, FINAL, OP, PREC, PACKED,
         )  # fmt: skip
