@@ -29,6 +29,7 @@ except ImportError:  # Windows, where a case in flight cannot be told from a lef
     fcntl = None
 
 JOURNAL = Path(".journal")
+TIME_IS_UP = "time is up"  # begins the reason for which a search ends before it has drawn enough
 
 
 @dataclass
@@ -131,6 +132,11 @@ def seeing_failures() -> Iterator[None]:
         raise
 
 
+def drew() -> None:
+    """Count a case of the search at hand."""
+    _current.cases_of_test += 1
+
+
 def ran(implementation: Implementation) -> None:
     """Count a check of a case on an implementation, whatever came of it."""
     clock["cases"] += 1
@@ -144,7 +150,7 @@ def checks() -> Counter:
 
 def saw(case: Case) -> None:
     """Count a case that some implementation ran, and its regimes."""
-    _current.cases_of_test += 1
+    drew()
     _current.regimes.update(f"{case.operator} {regime}" for regime in case.regimes())
 
 

@@ -1,4 +1,7 @@
-"""pytest plugin: the time box of ``--minutes``, shared by the searches that are still to come."""
+"""pytest plugin: the time box of ``--minutes``, shared by the searches that are still to come.
+
+A search that it ends has passed, like one that has drawn all its cases, if it has drawn any.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if searches and suite.deadline() is not None:
         _keep_time(item.obj)
     if searches and suite.out_of_time():
-        pytest.skip("time is up: nothing is drawn")
+        pytest.skip(f"{suite.TIME_IS_UP}: nothing is drawn")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item):
+    try:
+        return (yield)
+    except pytest.skip.Exception as end:
+        if not (str(end.msg).startswith(suite.TIME_IS_UP) and suite.cases_of_test()):
+            raise
+        return None
 
 
 def _searches(item: pytest.Item) -> bool:
@@ -47,9 +60,11 @@ def _keep_time(test: Callable) -> None:
     @functools.wraps(inner)
     def kept(*arguments: object, **options: object) -> object:
         if suite.out_of_time():
-            pytest.skip("time is up")
+            pytest.skip(suite.TIME_IS_UP)
         with suite.seeing_failures():
-            return inner(*arguments, **options)
+            found = inner(*arguments, **options)
+        suite.drew()
+        return found
 
     kept.keeps_time = True
     found.inner_test = kept

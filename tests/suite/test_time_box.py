@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 
 import pytest
@@ -20,7 +19,7 @@ def test_time_box_ends_the_search(suite, workers):
     assert run.returncode == 0, run.stdout
     outcome = json.loads(report.read_text())
     assert outcome["clock"]["cases"] < 4000  # of 4 x 2000
-    assert {test["outcome"] for test in outcome["tests"]} <= {"passed", "skipped"}
+    assert {test["outcome"] for test in outcome["tests"]} == {"passed"}
     assert time.monotonic() - started < 120
 
 
@@ -28,13 +27,6 @@ SEARCHES = """
 import time
 import pytest
 from hypothesis import given, settings, strategies as st
-from properties import session
-
-def search(case):
-    if session.out_of_time():
-        pytest.skip("time is up")
-    session._current.cases_of_test += 1
-    time.sleep(0.02)
 
 QUICK = set(map(int, {quick!r}))
 
@@ -44,7 +36,7 @@ QUICK = set(map(int, {quick!r}))
 def test_search(n, case):
     if n in QUICK:
         pytest.skip("quick")
-    search(case)
+    time.sleep(0.02)
 
 @pytest.mark.parametrize("n", range({others}))
 def test_of_something_else(n):
@@ -72,11 +64,13 @@ def test_searches_share_the_time_box(suite, searches, quick, others, options):
     run = suite.python("-m", "pytest", "-p", "no:cacheprovider", *options, "test_share.py")
     assert run.returncode == 0, run.stdout
     assert time.monotonic() - started < 60
-    drawn = [
-        test["drawn"]
+    tests = [
+        test
         for test in json.loads(report.read_text())["tests"]
         if "test_search" in test["test"] and not any(f"[{n}]" in test["test"] for n in quick)
     ]
+    assert {test["outcome"] for test in tests} == {"passed"}
+    drawn = [test["drawn"] for test in tests]
     assert len(drawn) == searches - len(quick)
     assert min(drawn) >= 10, drawn
     if "loadfile" not in options:
@@ -106,8 +100,7 @@ def test_searches_that_are_no_laws_keep_to_the_time_box(suite):
     started = time.monotonic()
     run = suite.pytest("test_algebra.py", *options, "-k", "centred or chunk_size")
     assert run.returncode == 0, run.stdout
-    assert len(re.findall("time is up", run.stdout)) >= 1, run.stdout
-    assert "nothing is drawn" not in run.stdout  # each had its share
+    assert "2 passed" in run.stdout, run.stdout  # each had its share
     assert "no implementation has run a case" in run.stdout
     assert time.monotonic() - started < 40
 
@@ -119,5 +112,6 @@ def test_time_box_ends_the_searches_after_a_failure(suite):
     assert run.returncode == 1
     outcome = json.loads(report.read_text())
     assert outcome["tests"][0]["outcome"] == "failed"
-    assert [test["outcome"] for test in outcome["tests"][1:]] == ["skipped"] * 3
+    assert {test["outcome"] for test in outcome["tests"][1:]} <= {"passed", "skipped"}
+    assert max(test["drawn"] for test in outcome["tests"][1:]) < 2000
     assert not outcome["flaky"]
