@@ -38,7 +38,7 @@ class Precision:
     with either sign: where the error has one, hundreds of chunks may add up to more.
     cuts: whether an operand is cut off to its bits and not rounded, so that all errors have a sign.
     rows: the most that a chunk has, between which states are stored; None: what is asked for.
-    flush: a decay below it may be 0: a GPU's exponential in float32 knows no subnormal numbers.
+    flush: a decay below it may be 0: Triton's exp2 on a GPU gives no subnormal float32.
     """
 
     operand: float
@@ -49,32 +49,32 @@ class Precision:
     carry: float = 0.0
     cuts: bool = False
     rows: int | None = None
-    flush: float = FLOAT32_TINY
+    flush: float = 0.0
 
     @classmethod
     def float64(cls) -> Precision:
         """Everything in float64."""
-        return cls(FLOAT64, FLOAT64, FLOAT64, FLOAT64, FLOAT64_TINY, flush=0.0)
+        return cls(FLOAT64, FLOAT64, FLOAT64, FLOAT64, FLOAT64_TINY)
 
     @classmethod
     def float32(cls) -> Precision:
         """Everything in float32, products included."""
-        return cls(FLOAT32, FLOAT32, FLOAT32, FLOAT32, FLOAT32_TINY)
+        return cls(FLOAT32, FLOAT32, FLOAT32, FLOAT32, FLOAT32_TINY, flush=FLOAT32_TINY)
 
     @classmethod
     def tensor_float32(cls) -> Precision:
         """Stored in float32, multiplied in TF32, accumulated in float32."""
-        return cls(TENSOR_FLOAT32, FLOAT32, FLOAT32, FLOAT32, FLOAT32_TINY)
+        return cls(TENSOR_FLOAT32, FLOAT32, FLOAT32, FLOAT32, FLOAT32_TINY, flush=FLOAT32_TINY)
 
     @classmethod
     def bfloat16(cls) -> Precision:
         """Stored and multiplied in bfloat16, accumulated in float32, gates in float32."""
-        return cls(BFLOAT16, FLOAT32, BFLOAT16, FLOAT32, FLOAT32_TINY)
+        return cls(BFLOAT16, FLOAT32, BFLOAT16, FLOAT32, FLOAT32_TINY, flush=FLOAT32_TINY)
 
     @classmethod
     def float16(cls) -> Precision:
         """Stored and multiplied in float16, accumulated in float32, gates in float32."""
-        return cls(FLOAT16, FLOAT32, FLOAT16, FLOAT32, FLOAT16_TINY)
+        return cls(FLOAT16, FLOAT32, FLOAT16, FLOAT32, FLOAT16_TINY, flush=FLOAT32_TINY)
 
     def scaled(self, factor: float) -> Precision:
         """Every roundoff times the factor."""

@@ -122,7 +122,7 @@ def test_a_decay_errs_with_its_span_and_keeps_zero_and_one():
 
 
 def test_a_subnormal_decay_may_be_flushed():
-    """A GPU's exponential gives 0: of 6e-39 times 3, which float32 can hold, nothing is left."""
+    """Triton's exp2 on a GPU gives 0: of 6e-39 times 3, which float32 can hold, nothing is left."""
     decays = 2.0**-126 * np.array([0.0, 0.5, 1.0, 4.0])[None, :, None]
     for precision in (Precision.float64(), Precision.float32(), Precision.bfloat16()):
         arithmetic = MonteCarlo(precision, np.random.default_rng(0), 64)

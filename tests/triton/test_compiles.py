@@ -72,6 +72,13 @@ def test_state_passes_go_side_by_side_unless_either_fills_the_gpu(operator, grou
     assert any(x["REVERSE"] and not x["FORWARD"] for x in passes) != side_by_side
 
 
+@pytest.mark.parametrize(("K", "apart"), [(128, False), (200, True)])
+def test_state_passes_go_apart_beside_float16_where_registers_are_too_few(K, apart):
+    given = problem("gated_delta_rule", torch.float16, K, 64, 64)
+    passes = [x.constants for x in launches(given) if x.kernel.__name__ == "_passes"]
+    assert any(x["FORWARD"] and x["REVERSE"] for x in passes) != apart
+
+
 @pytest.mark.parametrize("operator", OPERATORS)
 @pytest.mark.parametrize("K", [128, 100])
 def test_keys_have_one_factor_a_row_where_their_size_is_compiled_in(operator, K):
@@ -85,7 +92,7 @@ def test_keys_have_one_factor_a_row_where_their_size_is_compiled_in(operator, K)
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
-@pytest.mark.parametrize(("capability", "V"), [(80, 128), (90, 128), (90, 60), (80, 256)])
+@pytest.mark.parametrize(("capability", "V"), [(80, 128), (90, 128), (80, 60), (90, 60), (80, 256)])
 def test_state_passes_of_many_heads_fit(operator, capability, V):
     passes = [
         launch

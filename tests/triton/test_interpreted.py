@@ -54,6 +54,61 @@ assert torch.equal(out[:6], given[:6]) and out[6:].isnan().all(), out
 """
 
 
+def _interpret(code: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+
+
 def test_operands_are_rounded_to_tf32():
-    run = subprocess.run([sys.executable, "-c", OPERANDS], cwd=ROOT, capture_output=True, text=True)
+    run = _interpret(OPERANDS)
     assert run.returncode == 0, run.stderr
+
+
+PRODUCT = """
+import tests.triton.interpreter
+import torch
+import triton
+import triton.language as tl
+from rewy.backends.triton.common import dot, operand
+
+@triton.jit
+def kernel(x, out, OP: tl.constexpr):
+    at = tl.arange(0, 16)[:, None] * 16 + tl.arange(0, 16)[None, :]
+    y = tl.load(x + at)
+    y = {operand}
+    tl.store(out + at, dot(y, y, tl.zeros([16, 16], dtype=tl.float32), OP, "tf32"))
+
+x = torch.rand(16, 16)
+kernel[(1,)](x, torch.empty(16, 16), tl.float32)
+"""
+
+
+@pytest.mark.parametrize(
+    ("operand", "refused"),
+    [('operand(y, OP, "tf32")', False), ("y.to(tl.float16)", False), ("y", True)],
+)
+def test_the_interpreter_refuses_a_product_of_what_is_not_rounded(operand, refused):
+    run = _interpret(PRODUCT.format(operand=operand))
+    assert (run.returncode != 0) == refused, run.stderr
+    assert ("a TF32 product of what nobody rounded" in run.stderr) == refused
+
+
+FLUSHED = """
+import tests.triton.interpreter
+from pathlib import Path
+from properties import session
+from properties.corpus import load
+from properties.implementations import find
+from properties.law import load_laws
+
+session.configure(("triton",), "cpu", None, journalling=False)
+entry = load(Path("{path}"))
+print(load_laws()[entry.property].examine(entry.case, find("triton")))
+"""
+ENTRY = "equal_channels_reduce_kda_to_the_gated_delta_rule-2e4a06f6821b.json"
+
+
+def test_a_decay_that_is_flushed_is_within_budget():
+    """As recorded on an H200; the eager graph flushes nothing."""
+    run = _interpret(FLUSHED.format(path=ROOT / "corpus" / "gated_delta_rule" / ENTRY))
+    assert run.returncode == 0, run.stderr
+    assert 0.1 < float(run.stdout) <= 1  # of it, all that is left is missing: noticed, and allowed

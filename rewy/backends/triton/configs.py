@@ -3,9 +3,10 @@
 Tried on an H200 with Triton 3.6, each against float64 on the device, since Triton has compiled
 wrong code for single configurations: tiles that are overwritten while a product reads them, which
 properties/hazards.py sees in the code; and for reasons not known, in an earlier form, the state
-passes with one stage on four warps and with tiles of 64 in four stages, and in TF32 what runs on
-eight warps (other addresses than its own). Four warps and 64 rows make a warp group; chunks below
-64 therefore run on two warps, which use the older matrix instruction.
+passes with one stage on four warps and with tiles of 64 in four stages, and TF32 on eight warps,
+which read and wrote elsewhere. (TF32's passes with one stage on four warps, below, were right in
+all that was tried.) Four warps and 64 rows make a warp group; chunks below 64 therefore run on two
+warps, which use the older matrix instruction.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def config(
         elif fills_the_gpu(columns, VP):
             found = found._replace(BV=64)
     if kernel == "passes" and operand == "tf32" and KP == 256:
-        # On two warps registers do not hold a step's operands: 27 ms, and 2.4 (H200, T 8192).
+        # Two warps have too few registers for 64 rows a step: 27 ms, and 2.4 (H200, T 8192).
         found = found._replace(warps=4, stages=1)
     if C < 64 and operand != "ieee":
         found = found._replace(warps=min(found.warps, 2))

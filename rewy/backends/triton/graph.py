@@ -49,8 +49,8 @@ class Saved(NamedTuple):
 class Local(NamedTuple):
     """The halves of the residual system, ``U = U_hat - W_hat S_0``, by chunk.
 
-    K_t, keys decayed to the chunk's end, is there beside a channel gate and where the keys' size is
-    not compiled in: they are read two bytes at a time then, K_t sixteen.
+    K_t, keys decayed to the chunk's end, is there beside a channel gate, and where sizes are not
+    compiled in, since keys are read one by one then and K_t sixteen bytes at a time.
     """
 
     W_hat: Tensor
@@ -62,8 +62,7 @@ class Adjoint(NamedTuple):
     """The halves of the residual system's adjoint, ``Y = Y_hat + K_hat dS_1``, by chunk.
 
     Q_g, scaled, and K_b are the decayed queries and erase keys. Where a row's keys have one factor
-    and K_t is not there, b_g, ``[M, HV, C]`` float32, is there in K_b's place: ``K_b = b_g
-    * K``.
+    and their size is compiled in, b_g, ``[M, HV, C]`` float32, takes the place of ``K_b = b_g K``.
     """
 
     Y_hat: Tensor
