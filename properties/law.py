@@ -106,7 +106,7 @@ def law(draw: Draw, operators: Iterable[str] = OPERATORS) -> Callable[[Check], C
             # the search, where a return would draw on to no purpose. properties/time_box.py makes a
             # pass of it where a case was judged.
             if session.out_of_time():
-                pytest.skip(f"{session.TIME_IS_UP}: no case that is claimed was drawn")
+                pytest.skip(f"{session.TIME_IS_UP} after {session.cases_of_test()} cases")
             before = clock["cases"]
             try:
                 for implementation in session.implementations(case):

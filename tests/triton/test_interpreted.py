@@ -92,17 +92,31 @@ def test_the_interpreter_refuses_a_product_of_what_is_not_rounded(operand, refus
     assert ("a TF32 product of what nobody rounded" in run.stderr) == refused
 
 
+# Within budget, but not within one that does not know.
 FLUSHED = """
 import tests.triton.interpreter
+from dataclasses import replace
 from pathlib import Path
 from properties import session
 from properties.corpus import load
-from properties.implementations import find
+from properties.implementations.ours import Kernels
 from properties.law import load_laws
+from properties.verdict import Mismatch
+
+class Strict(Kernels):
+    def precision(self, case):
+        return replace(super().precision(case), flush=0.0)
 
 session.configure(("triton",), "cpu", None, journalling=False)
 entry = load(Path("{path}"))
-print(load_laws()[entry.property].examine(entry.case, find("triton")))
+law = load_laws()[entry.property]
+law.examine(entry.case, Kernels("triton", "triton", "recompute"))
+try:
+    law.examine(entry.case, Strict("triton", "triton", "recompute"))
+except Mismatch as mismatch:
+    assert "got 0, truth -1.75" in str(mismatch), mismatch
+else:
+    raise AssertionError("nothing was flushed")
 """
 ENTRY = "equal_channels_reduce_kda_to_the_gated_delta_rule-2e4a06f6821b.json"
 
@@ -111,4 +125,3 @@ def test_a_decay_that_is_flushed_is_within_budget():
     """As recorded on an H200; the eager graph flushes nothing."""
     run = _interpret(FLUSHED.format(path=ROOT / "corpus" / "gated_delta_rule" / ENTRY))
     assert run.returncode == 0, run.stderr
-    assert 0.1 < float(run.stdout) <= 1  # of it, all that is left is missing: noticed, and allowed
