@@ -37,9 +37,8 @@ def comparison(operator: str, ratios: list[float]) -> Callable[[], None]:
     @given(case=cases(operator))
     def search(case: Case) -> None:
         if session.out_of_time():
-            pytest.skip(
-                session.TIME_IS_UP
-            )  # ends the search; what was found is judged all the same
+            # Ends the search; what was found is judged all the same.
+            pytest.skip(session.TIME_IS_UP)
         with session.seeing_failures():
             inputs, scores = truth.inputs_of(case), []
             for implementation in (ours, naive):

@@ -53,7 +53,8 @@ def config(
         elif fills_the_gpu(columns, VP):
             found = found._replace(BV=64)
     if kernel == "passes" and operand == "tf32" and KP == 256:
-        # Two warps have too few registers for 64 rows a step: 27 ms, and 2.4 (H200, T 8192).
+        # Two warps have too few registers for 64 rows a step: a forward of GDN took 27 ms,
+        # and 3.4 on four (H200, T 8192, K = V = 256).
         found = found._replace(warps=4, stages=1)
     if C < 64 and operand != "ieee":
         found = found._replace(warps=min(found.warps, 2))
@@ -69,8 +70,8 @@ def fills_the_gpu(columns: int, VP: int) -> bool:
 
 def go_apart(operand: str, columns: int, KP: int, VP: int) -> bool:
     """Whether two state passes go one after the other: where either fills the GPU (0.27 ms, side by
-    side 0.32; H200, GDN, B8 T2048), and where one kernel for both has too few registers (4.2 and
-    6.1; GDN, float16, K = V = 256).
+    side 0.32; H200, GDN, B8 T2048), and where one kernel for both has too few registers (6.4 and
+    8.4; T 8192, float16, K = V = 256).
     """
     return fills_the_gpu(columns, VP) or (operand == "tf32" and KP == 256)
 
