@@ -95,6 +95,23 @@ def test_time_that_is_up_hides_no_failure_of_a_search_that_is_no_law(suite):
     assert "1 failed" in run.stdout
 
 
+def test_time_that_is_up_makes_no_search_flaky_that_draws_by_itself(suite):
+    """A search that ended before its second draw would look like one that draws otherwise."""
+    (suite.directory / "test_draws.py").write_text(
+        "import time\n"
+        "from hypothesis import given, settings, strategies as st\n"
+        "@settings(max_examples=100_000, deadline=None)\n"
+        "@given(n=st.integers(0, 1), data=st.data())\n"
+        "def test_draws(n, data):\n"
+        "    data.draw(st.integers())\n"
+        "    time.sleep(0.01)\n"
+    )
+    options = ("-p", "properties.recorder", "-p", "no:xdist", "--minutes", "0.05")
+    run = suite.python("-m", "pytest", "-p", "no:cacheprovider", *options, "test_draws.py")
+    assert run.returncode == 0, run.stdout
+    assert "1 passed" in run.stdout, run.stdout
+
+
 def test_searches_that_are_no_laws_keep_to_the_time_box(suite):
     report = suite.directory / "report.json"
     options = ("--hypothesis-profile", "hunt", "--minutes", "0.15", "-p", "no:xdist")
