@@ -31,7 +31,7 @@ from typing import Any
 
 from measuring.plot import plot
 from measuring.report import report
-from measuring.shapes import OPERATORS, POLICIES, SHAPES
+from measuring.shapes import DTYPES, OPERATORS, POLICIES, SHAPES
 
 ROOT = Path(__file__).resolve().parents[1]
 GATES = ("initial", "strong")
@@ -45,8 +45,8 @@ def in_a_process(
     step: str, options: argparse.Namespace, environment: dict[str, str], **values: Any
 ) -> int:
     """Exit status of a step in a process of its own, told what it is to do by JSON."""
-    names = ("operators", "shapes", "policies", "gates", "ours_only", "repeats", "tune_each",
-             "lift_refusal")  # fmt: skip
+    names = ("operators", "shapes", "policies", "gates", "dtype", "ours_only", "repeats",
+             "tune_each", "lift_refusal")  # fmt: skip
     task = {name: getattr(options, name) for name in names} | values
     command = [sys.executable, __file__, "--step", step, "--task", json.dumps(task)]
     return subprocess.run(command, env={**os.environ, **environment}).returncode
@@ -75,8 +75,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     from measuring.timing import Card, ceilings
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # which keeps what was measured
-    found = {"about": {**about(options.commit), "ceilings": ceilings(Card())._asdict(),
-                       "repeats": options.repeats}, "rows": []}  # fmt: skip
+    found = {
+        "about": {**about(options.commit), "dtype": options.dtype, "repeats": options.repeats,
+                  "ceilings": ceilings(Card())._asdict()},
+        "rows": [],
+    }  # fmt: skip
     end = time.time() + 60 * options.minutes
     for i, operator in enumerate(options.operators):
         now = time.time()
@@ -112,7 +115,8 @@ def first_calls(options: argparse.Namespace) -> dict[str, Any]:
     """The first call of each side in a process of its own, one after another."""
     from measuring.sides import sides_of
 
-    found: dict[str, Any] = {"about": about(options.commit), "first_calls": []}
+    found: dict[str, Any] = {"about": {**about(options.commit), "dtype": options.dtype},
+                             "first_calls": []}  # fmt: skip
     for operator in options.operators:
         for side in sides_of(operator, options.ours_only):
             for policy in options.policies:
@@ -143,10 +147,10 @@ def work(step: str, task: dict[str, Any]) -> None:
     if options.lift_refusal and not missing("fla"):
         lift_refusal()
     if step == "warm":
-        for told in warming.work(warming.Job(*options.job), options.policies):
+        for told in warming.work(warming.Job(*options.job), options.policies, options.dtype):
             say(f"warm: {told}")
     elif step == "first":
-        Path(options.rows).write_text(str(rows.first_call(**options.call)))
+        Path(options.rows).write_text(str(rows.first_call(**options.call, dtype=options.dtype)))
     else:
         rows.tune_briefly()
         shapes = [SHAPES[name] for name in options.shapes]
@@ -186,11 +190,15 @@ def about(commit: str | None) -> dict[str, Any]:
 
 
 def read(paths: list[Path]) -> dict[str, Any]:
-    """Several runs on the same card with the same versions as one; the first says about what."""
+    """Several runs of one type on the same card with the same versions as one; the first says
+    about what.
+    """
     runs = [json.loads(path.read_text()) for path in paths]
+    for run in runs:
+        run["about"].setdefault("dtype", DTYPES[0])  # not told when there was no other
     first = runs[0]
     for path, run in zip(paths[1:], runs[1:], strict=True):
-        for what in ("gpu", "versions"):
+        for what in ("gpu", "versions", "dtype"):
             if run["about"][what] != first["about"][what]:
                 raise SystemExit(f"{path} was not measured with {paths[0]}'s {what}")
         first["about"] = {**run["about"], **first["about"]}
@@ -212,6 +220,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--policies", nargs="+", choices=POLICIES, default=list(POLICIES))
     parser.add_argument("--gates", nargs="+", choices=GATES, default=list(GATES))
+    parser.add_argument("--dtype", choices=DTYPES, default=DTYPES[0], help="of all but gates")
     parser.add_argument("--ours-only", action="store_true")
     parser.add_argument("--repeats", type=int, default=30, help="of each call that is timed")
     parser.add_argument("--minutes", type=float, default=60, help="then it ends with what it has")

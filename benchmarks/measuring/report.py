@@ -140,8 +140,9 @@ def report(found: dict[str, Any]) -> str:
         used = sorted({u for r in rows for s in r["sides"].values() for u in s.get("used", [])})
         parts += [
             f"Ceilings measured: copy {ceilings.bytes_per_second / 1e12:.2f} TB/s, bfloat16 "
-            f"products {ceilings.flops / 1e12:.0f} TFLOP/s. Medians of {about['repeats']}; ratio: "
-            "the side's time over rewy's. H = HV = 16 and K = V = 128 unless the shape says other."
+            f"products {ceilings.flops / 1e12:.0f} TFLOP/s. Inputs in {about['dtype']}; medians of "
+            f"{about['repeats']}; ratio: the side's time over rewy's. H = HV = 16 and K = V = 128 "
+            "unless the shape says other."
             + (f" fla's stages from elsewhere: {', '.join(used)}." if used else ""),
             *(f"## {d.capitalize()}\n\n{rows_table(rows, d)}" for d in reversed(DIRECTIONS)),
             f"## Over the six shapes\n\n{means_table(rows)}",

@@ -57,8 +57,8 @@ def measured(
             return
         if options.tune_each:
             tune_anew()
-        x = make_inputs(operator, shape, kind)
-        few = make_inputs(operator, small(shape), kind)
+        x, few = (make_inputs(operator, each, kind, dtype=options.dtype)
+                  for each in (shape, small(shape)))  # fmt: skip
         exact = truth(few, torch.float64), truth(x, torch.float32)
         for policy in policies:
             started = time.perf_counter()
@@ -131,11 +131,11 @@ def told(row: dict[str, dict[str, Any]]) -> str:
     )
 
 
-def first_call(operator: str, side: str, policy: str) -> float:
+def first_call(operator: str, side: str, policy: str, dtype: str) -> float:
     """Seconds of the first forward and backward of this process, the card being awake."""
     (found,) = (s for s in sides_of(operator, ours_only=False) if s.name == side)
     gates = gates_of(operator)[0]
-    x = make_inputs(operator, SHAPES["b1-t8192"], gates).under(policy)
+    x = make_inputs(operator, SHAPES["b1-t8192"], gates, dtype=dtype).under(policy)
     torch.cuda.synchronize()
     started = time.perf_counter()
     results(found, operator, x)

@@ -14,6 +14,7 @@ from rewy.problem import Problem, Spec, Tensors
 
 OPERATORS = ("delta_rule", "gated_delta_rule", "kda", "gdn2")
 POLICIES = ("recompute", "save")
+DTYPES = ("bfloat16", "float16")  # of two bytes: floors count those
 CHANNEL = ("kda", "gdn2")  # a decay for each key channel
 # fla's safe_gate wants no gate below it. All sides get the same inputs, so it holds for all.
 LOWEST_GATE = -5.0
@@ -106,17 +107,20 @@ def _gates(kind: str, shape: Shape, channels: int, generator: torch.Generator) -
     return (-A * softplus(noise + bias)).clamp(min=LOWEST_GATE)
 
 
-def make_inputs(operator: str, shape: Shape, gates: str, device: str = "cuda") -> Inputs:
-    """A training step's in bfloat16 under policy 'recompute': unit keys, gates in float32."""
+def make_inputs(
+    operator: str, shape: Shape, gates: str, device: str = "cuda", dtype: str = DTYPES[0]
+) -> Inputs:
+    """A training step's in ``dtype`` under policy 'recompute': unit keys, gates in float32."""
     generator = torch.Generator(device).manual_seed(0)
+    narrow = getattr(torch, dtype)
     H, HV, size, B = shape.H, shape.HV, shape.size, shape.B
     T = shape.tokens // B
 
     def normal(*sizes: int) -> Tensor:
         return torch.randn(B, T, *sizes, device=device, generator=generator)
 
-    q, k = (normalize(normal(H, size), dim=-1).bfloat16() for _ in range(2))
-    v, do = (normal(HV, size).bfloat16() for _ in range(2))
+    q, k = (normalize(normal(H, size), dim=-1).to(narrow) for _ in range(2))
+    v, do = (normal(HV, size).to(narrow) for _ in range(2))
     channels = size if operator in CHANNEL else 1
     two = operator == "gdn2"  # erase and write gates
     tensors = Tensors(
@@ -124,8 +128,8 @@ def make_inputs(operator: str, shape: Shape, gates: str, device: str = "cuda") -
         k=k,
         v=v,
         g=None if gates == "none" else _gates(gates, shape, channels, generator),
-        b=normal(HV, size if two else 1).sigmoid().bfloat16(),
-        w=normal(HV, size).sigmoid().bfloat16() if two else None,
+        b=normal(HV, size if two else 1).sigmoid().to(narrow),
+        w=normal(HV, size).sigmoid().to(narrow) if two else None,
         h0=None,
         A_log=None,
         dt_bias=None,

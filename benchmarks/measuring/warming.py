@@ -74,7 +74,7 @@ def compile_share(shard: int, shards: int) -> None:
     Autotuner.do_bench = staticmethod(launch)
 
 
-def work(job: Job, policies: list[str]) -> list[str]:
+def work(job: Job, policies: list[str], dtype: str) -> list[str]:
     """Run everything once on few tokens; FlashQLA, whose kernels depend on how many there are, on
     as many as are checked and as are timed. Returns what was refused.
     """
@@ -95,7 +95,8 @@ def work(job: Job, policies: list[str]) -> list[str]:
             try:
                 for lengths in both if job.whose == "flash-qla" else [few]:
                     x = make_inputs(job.operator, shape._replace(lengths=lengths),
-                                    gates_of(job.operator)[0]).under(policy)  # fmt: skip
+                                    gates_of(job.operator)[0], dtype=dtype)  # fmt: skip
+                    x = x.under(policy)
                     side.backward(job.operator, x, side.forward(job.operator, x)[1])
             except Exception as error:  # it will be refused when it is measured, too
                 refused.append(f"{side.name}, {name}, {policy}: {error}")

@@ -19,6 +19,7 @@ from measuring.floors import Ceilings, floor, moved_bytes, product_flops
 from measuring.plot import plot
 from measuring.report import add_floors, means, ratio, report
 from measuring.shapes import (
+    DTYPES,
     LOWEST_GATE,
     OPERATORS,
     POLICIES,
@@ -55,7 +56,8 @@ def run(rows):
     """A recorded run."""
     return {
         "about": {"date": "2026-12-01", "command": "python benchmarks/gpu.py", "gpu": "H200",
-                  "versions": {"rewy": "0.1.0"}, "repeats": 30, "ceilings": H200._asdict()},
+                  "versions": {"rewy": "0.1.0"}, "dtype": "bfloat16", "repeats": 30,
+                  "ceilings": H200._asdict()},
         "rows": rows,
     }  # fmt: skip
 
@@ -94,6 +96,15 @@ def test_inputs(operator):
             assert float(t.g.max()) <= 0
             assert float(t.g.min()) >= LOWEST_GATE
             assert (float(t.g.max()) <= -1) == (gates == "strong")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_inputs_are_of_the_type_that_is_wanted_but_gates(dtype):
+    x = make_inputs("gdn2", TINY, "initial", "cpu", dtype)
+    t = x.problem.tensors
+    found = {y.dtype for y in (t.q, t.k, t.v, t.b, t.w, x.do)}
+    assert found == {getattr(torch, dtype)}
+    assert t.g.dtype == torch.float32
 
 
 def test_truth_by_heads_is_the_eager_graph():
@@ -189,20 +200,25 @@ def test_plot_is_svg():
 
 
 def test_from_merges_runs_of_one_card(tmp_path):
-    files = [tmp_path / "a.json", tmp_path / "b.json", tmp_path / "c.json"]
+    files = [tmp_path / f"{name}.json" for name in "abcd"]
     other = run([])
     other["about"]["gpu"] = "another"
+    half = run([])
+    half["about"]["dtype"] = "float16"
+    before = run([row()])
+    del before["about"]["dtype"]  # as it was when there was no other
     calls = [{"operator": "kda", "policy": "save", "side": "rewy", "seconds": 7.25}]
-    for file, found in zip(files, (run([row()]), {**run([]), "first_calls": calls}, other),
-                           strict=True):  # fmt: skip
+    runs = (before, {**run([]), "first_calls": calls}, other, half)
+    for file, found in zip(files, runs, strict=True):
         file.write_text(json.dumps(found))
     command = [sys.executable, ROOT / "benchmarks/gpu.py", "--plot", tmp_path / "x.svg", "--from"]
     done = subprocess.run([*command, *files[:2]], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "| kda | save | rewy | 7.2 |" in done.stdout
     assert (tmp_path / "x.svg").read_text().startswith("<svg")
-    done = subprocess.run([*command, files[0], files[2]], capture_output=True, text=True)
-    assert "was not measured with" in done.stderr
+    for file, what in ((files[2], "gpu"), (files[3], "dtype")):
+        done = subprocess.run([*command, files[0], file], capture_output=True, text=True)
+        assert f"was not measured with {files[0]}'s {what}" in done.stderr
 
 
 def test_spread():
@@ -246,10 +262,12 @@ def test_a_run_that_is_stopped_keeps_its_rows(tmp_path, monkeypatch):
     monkeypatch.setattr("measuring.timing.ceilings", lambda card: H200)
     monkeypatch.setattr("measuring.timing.Card", object)
     options = argparse.Namespace(
-        operators=["kda", "gdn2"], commit=None, repeats=2, minutes=1, json=tmp_path / "x.json"
-    )
+        operators=["kda", "gdn2"], commit=None, repeats=2, minutes=1, dtype="float16",
+        json=tmp_path / "x.json",
+    )  # fmt: skip
     with pytest.raises(SystemExit):
         gpu.measure(options)
     found = json.loads(options.json.read_text())
     assert found["rows"] == [row()]
+    assert found["about"]["dtype"] == "float16"
     assert found["about"]["faults"] == {"kda": "stopped"}
