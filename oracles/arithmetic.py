@@ -34,8 +34,9 @@ class Precision:
     operand: what a matrix unit is fed. accumulate: what it sums in. store: intermediates between
     its stages. gate: the cumulative sums of log gates and their exponential. tiny: absolute error
     of storing near zero. carry: of a state, for each row that a chunk adds to it, where the state
-    itself is what a product is summed in; 0 where the product is summed first and then added. Drawn
-    with either sign: where the error has one, hundreds of chunks may add up to more.
+    itself is what a product is summed in; of an output or gradient alike, where one product is
+    summed in another; 0 where each is summed first and then added. Drawn with either sign: where
+    the error has one, hundreds of chunks may add up to more.
     cuts: whether an operand is cut off to its bits and not rounded, so that all errors have a sign.
     rows: the most that a chunk has, between which states are stored; None: what is asked for.
     flush: a decay below it may be 0: Triton's exp2 on a GPU gives no subnormal float32.
@@ -82,8 +83,8 @@ class Precision:
         return replace(self, **{name: factor * getattr(self, name) for name in units})
 
     def on_tensor_cores(self, cuts: bool = False) -> Precision:
-        """The same, where a tensor core adds to the state itself: it cuts off what is below the
-        state's last bit. ``cuts``: it also cuts off float32 operands to TF32, which nobody rounded.
+        """The same, where a tensor core adds to what is there itself: it cuts off what is below the
+        last bit of that. ``cuts``: it also cuts off float32 operands to TF32, which nobody rounded.
         """
         return replace(self, carry=2 * FLOAT32, cuts=cuts)
 
@@ -127,6 +128,10 @@ class Exact:
     def carry(self, x, rows):
         """x, a state to which a chunk of so many rows was added, as it goes to the next."""
         return self.accumulate(x)
+
+    def joined(self, x, rows):
+        """x, to which products of a chunk's rows were added beside others."""
+        return x
 
     def output(self, x):
         """x, a result or a chunk's part of one."""
@@ -203,6 +208,11 @@ class MonteCarlo:
     def carry(self, x, rows):
         """x rounded to the accumulator's type, at each of its rows where that is declared."""
         return self._perturb(x, self.precision.accumulate + math.sqrt(rows) * self.precision.carry)
+
+    def joined(self, x, rows):
+        """x rounded to the accumulator's type at each of the rows, where that is declared."""
+        unit = math.sqrt(rows) * self.precision.carry
+        return self._perturb(x, unit) if unit else x
 
     def output(self, x):
         """x itself: whoever compares a result knows the type that it is rounded to."""

@@ -88,7 +88,8 @@ def open_chunk(x: Inputs, arithmetic, way) -> Chunk:
 def chunk_output(chunk: Chunk, arithmetic):
     """O = scale (Q * exp G) S0 + P U."""
     carried = arithmetic.product(chunk.Q_g, chunk.S0)
-    return chunk.inputs.scale * carried + arithmetic.product(chunk.P, chunk.U)
+    local = arithmetic.product(chunk.P, chunk.U)
+    return arithmetic.joined(chunk.inputs.scale * carried + local, chunk.U.shape[-2])
 
 
 def next_state(chunk: Chunk, S, arithmetic):
@@ -100,6 +101,7 @@ def next_state(chunk: Chunk, S, arithmetic):
 def chunk_gradients(chunk: Chunk, do, dS, arithmetic, way) -> Gradients:
     """The chunk's adjoints from do [..., C, V] and dS [..., K, V], that of the state after it."""
     product, x = arithmetic.product, chunk.inputs
+    rows = do.shape[-2]
     dS1 = arithmetic.store(dS)
     dU = product(transpose(chunk.P), do) + product(chunk.K_t, dS1)
     Y, dL, dK_b = way.correction(chunk, arithmetic.store(dU), arithmetic)
@@ -110,10 +112,11 @@ def chunk_gradients(chunk: Chunk, do, dS, arithmetic, way) -> Gradients:
     own = np.diagonal(dP, axis1=-2, axis2=-1)[..., None]
     dP = lower(dP, -1)
     from_queries, from_erases = chunk.pairs.to_rows([dP, dL], x.k)
-    Dq = x.scale * product(do, transpose(chunk.S0)) * chunk.start + from_queries
-    Dbk = dK_b * chunk.start + from_erases
+    from_start = x.scale * product(do, transpose(chunk.S0)) * chunk.start
+    Dq = arithmetic.joined(from_start + from_queries, rows)
+    Dbk = arithmetic.joined(dK_b * chunk.start + from_erases, rows)
     Dkt = product(chunk.U, transpose(dS1)) * chunk.end
-    local = chunk.pairs.to_columns([dP, dL], [x.q, chunk.bk])
+    local = arithmetic.joined(chunk.pairs.to_columns([dP, dL], [x.q, chunk.bk]), rows)
     Dk = Dkt + local + own * x.q
 
     dg = gate_gradient(chunk, dS, Dq, Dbk, Dkt, local, arithmetic)
@@ -126,7 +129,7 @@ def chunk_gradients(chunk: Chunk, do, dS, arithmetic, way) -> Gradients:
         dg=dg,
         db=_shared(x.k * Dbk, x.b, arithmetic),
         dw=_shared(x.v * Y, x.w, arithmetic),
-        dS0=arithmetic.carry(chunk.whole * dS + reads - erased, Y.shape[-2]),
+        dS0=arithmetic.carry(chunk.whole * dS + reads - erased, rows),
     )
 
 

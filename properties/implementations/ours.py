@@ -75,7 +75,10 @@ class Kernels(Ours):
         if case.dtype == "float64":
             return "no float64 kernels"
         if not device.startswith("cuda") and os.environ.get("TRITON_INTERPRET") != "1":
-            return "kernels need an NVIDIA GPU, or TRITON_INTERPRET=1"
+            return (
+                "kernels need an NVIDIA GPU, or TRITON_INTERPRET=1 and what "
+                "tests/triton/interpreter.py mends"
+            )
         return None
 
     def precision(self, case: Case) -> Precision:

@@ -95,6 +95,16 @@ def test_a_state_that_products_are_summed_in_errs_at_each_row():
         assert 0.9 * bound < np.abs(arithmetic.carry(x, rows) - 1).max() <= 1.001 * bound
 
 
+def test_a_product_that_is_summed_in_another_errs_at_each_row_where_that_is_declared():
+    x = np.ones((1, 1, 1))
+    rng = np.random.default_rng(0)
+    assert MonteCarlo(NONE, rng, 8).joined(x, 64) is x
+    arithmetic = MonteCarlo(dataclasses.replace(NONE, carry=2.0**-20), rng, 400)
+    for rows in (1, 16):
+        bound = np.sqrt(rows) * 2.0**-20
+        assert 0.9 * bound < np.abs(arithmetic.joined(x, rows) - 1).max() <= 1.001 * bound
+
+
 def test_what_is_cut_off_is_never_more_than_it_was():
     precision = dataclasses.replace(NONE, operand=2.0**-10, cuts=True)
     arithmetic = MonteCarlo(precision, np.random.default_rng(0), 8)

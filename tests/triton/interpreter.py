@@ -1,9 +1,11 @@
 """Triton's interpreter, mended: load as a pytest plugin (``-p tests.triton.interpreter``) or import
-before anything imports Triton.
+before anything imports Triton. What a GPU found is replayed without one by
+``python -m tests.triton.interpreter replay FILE --implementation triton``.
 
 As it comes (3.6) it computes bfloat16 on raw bit patterns, multiplies in float32 what a GPU would
-in TF32, has subnormal powers of 2 where a GPU has 0, and asks NumPy for an integer in a way that
-NumPy 2.4 no longer answers. Mended it also refuses a TF32 product of what nobody rounded: see
+in TF32, sums products in float32 before it adds them where a GPU adds them one by one, has
+subnormal powers of 2 where a GPU has 0, and asks NumPy for an integer in a way that NumPy 2.4 no
+longer answers. Mended it also refuses a TF32 product of what nobody rounded: see
 rewy.backends.triton.common.dot.
 """
 
@@ -74,6 +76,17 @@ def _cut(x: TensorHandle) -> TensorHandle:
     return TensorHandle(cut, x.dtype)
 
 
+def _one_by_one(x: np.ndarray, y: np.ndarray, acc: np.ndarray) -> np.ndarray:
+    """``acc + x @ y`` in float32 by fused multiplications and additions, as a GPU does without its
+    matrix unit: each term is rounded to the digits of what it is added to.
+    """
+    columns = np.ascontiguousarray(x.T, np.float64)[:, :, None]
+    with np.errstate(over="ignore", invalid="ignore"):
+        for column, row in zip(columns, y.astype(np.float64), strict=True):
+            acc = (column * row + acc).astype(np.float32)
+    return acc
+
+
 def _mend() -> None:
     dot, binary = InterpreterBuilder.create_dot, InterpreterBuilder.binary_op
     unary, cast = InterpreterBuilder.unary_op, InterpreterBuilder.cast_impl
@@ -87,9 +100,12 @@ def _mend() -> None:
         return x
 
     def create_dot(self, a, b, d, input_precision, imprecise):
+        single = a.data.dtype == b.data.dtype == d.data.dtype == np.float32
         a, b = wide(a), wide(b)
         if input_precision == INPUT_PRECISION.TF32:
             a, b = _cut(a), _cut(b)
+        elif single:
+            return TensorHandle(_one_by_one(a.data, b.data, d.data), d.dtype)
         return dot(self, a, b, d, input_precision, imprecise)
 
     def binary_op(self, left, right, op):
@@ -135,3 +151,8 @@ def _mend() -> None:
 
 
 _mend()
+
+if __name__ == "__main__":
+    from properties.__main__ import main
+
+    sys.exit(main())

@@ -92,6 +92,49 @@ def test_the_interpreter_refuses_a_product_of_what_is_not_rounded(operand, refus
     assert ("a TF32 product of what nobody rounded" in run.stderr) == refused
 
 
+# Sixteen terms of a quarter of 1's last bit each: gone one by one, four units together.
+SUMS = """
+import tests.triton.interpreter
+import torch
+import triton
+import triton.language as tl
+from rewy.backends.triton.common import add_dot, dot
+
+@triton.jit
+def kernel(x, y, out, APART: tl.constexpr, PREC: tl.constexpr):
+    at = tl.arange(0, 16)[:, None] * 16 + tl.arange(0, 16)[None, :]
+    x, y, one = tl.load(x + at), tl.load(y + at), tl.full([16, 16], 1.0, dtype=tl.float32)
+    if APART:
+        tl.store(out + at, add_dot(one, x, y, tl.float32, PREC))
+    else:
+        tl.store(out + at, dot(x, y, one, tl.float32, PREC))
+
+x, y = torch.full((16, 16), 2.0**-13), torch.full((16, 16), 2.0**-12)
+found = {}
+for apart in (False, True):
+    out = torch.empty(16, 16)
+    kernel[(1,)](x, y, out, apart, "ieee")
+    (found[apart],) = set((out.flatten() - 1).tolist())
+assert found == {False: 0, True: 2.0**-21}, found
+"""
+
+
+def test_the_interpreter_sums_as_a_gpu_does_and_kernels_sum_apart():
+    run = _interpret(SUMS)
+    assert run.returncode == 0, run.stderr
+
+
+RECORDED = "corpus/delta_rule/joint_linearity_in_values_and_state-6f8a3c2e37d3.json"
+
+
+def test_what_a_gpu_found_is_replayed_without_one():
+    command = [sys.executable, "-m", "tests.triton.interpreter", "replay", RECORDED]
+    command += ["--implementation", "triton"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith("triton: holds")
+
+
 # Within budget, but not within one that does not know.
 FLUSHED = """
 import tests.triton.interpreter

@@ -127,3 +127,16 @@ def minus_dot(rest, x, y, OP: tl.constexpr, PREC: tl.constexpr):
     a product that starts from ``rest``, whose every term is rounded to the digits of ``rest``.
     """
     return rest - dot(x, y, tl.zeros_like(rest), OP, PREC)
+
+
+@triton.jit
+def add_dot(rest, x, y, OP: tl.constexpr, PREC: tl.constexpr):
+    """``rest + x @ y`` for a rest that is another product. In float32 they are summed apart: many
+    small terms of one size would all be rounded the same way beside a large rest. A matrix unit
+    sums in rest, which 16-bit inputs leave no trace of.
+    """
+    if PREC == "ieee":
+        found = minus_dot(rest, x, -y, OP, PREC)
+    else:
+        found = dot(x, y, rest, OP, PREC)
+    return found

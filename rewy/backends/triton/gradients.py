@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 
 from rewy.backends.triton.common import (
+    add_dot,
     decay,
     dot,
     forgets,
@@ -115,10 +116,10 @@ def _gradients(
             if GATE == 1:
                 kept += tl.sum(ST.to(tl.float32) * dST.to(tl.float32), 0)
         Dq *= (scale * from_start)[:, None]
-        Dq = dot(dP, kt_, Dq, OP, PREC)
+        Dq = add_dot(Dq, dP, kt_, OP, PREC)
         store_tokens(dq, start, rows, h, HV, r, d, K, Dq + own[:, None] * k32)
         Dbk *= -from_start[:, None]
-        Dbk = dot(dL, kt_, Dbk, OP, PREC)
+        Dbk = add_dot(Dbk, dL, kt_, OP, PREC)
         if B_CHANNEL:
             store_tokens(db, start, rows, h, HV, r, d, K, k32 * Dbk)
         else:
@@ -129,7 +130,7 @@ def _gradients(
             ends += tl.sum(k32 * Dkt, 1)
         Dkt += own[:, None] * q32 + bt * Dbk
         Dk = dot(dPT, qt, empty, OP, PREC)
-        Dk = dot(dLT, bk, Dk, OP, PREC)
+        Dk = add_dot(Dk, dLT, bk, OP, PREC)
         if GATE == 1:
             dG += tl.sum(sent - k32 * Dk, 1)
         store_tokens(dk, start, rows, h, HV, r, d, K, Dk + Dkt)

@@ -5,7 +5,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from rewy.backends.triton.common import decay, dot, load_tokens, operand, place, store_tokens, tile
+from rewy.backends.triton.common import (
+    add_dot,
+    decay,
+    dot,
+    load_tokens,
+    operand,
+    place,
+    store_tokens,
+    tile,
+)
 
 
 @triton.jit(do_not_specialize=["T", "NT", "PACKED", "scale", "H", "HV", "K", "V"])
@@ -34,5 +43,5 @@ def _output(
     else:
         acc *= scale
     Ut = tl.load(tile(U, chunk, C, VP, r, e))
-    acc = dot(tl.load(tile(P, chunk, C, C, r, r)), Ut, acc, OP, PREC)
+    acc = add_dot(acc, tl.load(tile(P, chunk, C, C, r, r)), Ut, OP, PREC)
     store_tokens(o, start, rows, h, HV, r, e, V, acc)

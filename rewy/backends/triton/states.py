@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from rewy.backends.triton.common import (
+    add_dot,
     decay,
     dot,
     keep,
@@ -176,7 +177,7 @@ def _reverse_states(
         last = _last(G, chunk, d, GATE, C, KP, i > 0)
         if PREC == "ieee":  # as in the forward pass
             added = dot(qT, dO, tl.zeros_like(state), OP, PREC)
-            state += dot(kT, Yt, added, OP, PREC)
+            state += add_dot(added, kT, Yt, OP, PREC)
         else:
             state = dot(qT, dO, state, OP, PREC)
             state = dot(kT, operand(Yt, OP, PREC), state, OP, PREC)
