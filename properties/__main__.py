@@ -9,7 +9,7 @@ from pathlib import Path
 
 from properties import session
 from properties.calibrate import calibrate
-from properties.case import OPERATORS, Case
+from properties.case import Case
 from properties.corpus import load
 from properties.hazards import files, has_products, hazards
 from properties.implementations import default, find
@@ -51,12 +51,14 @@ def _foreign(name: str) -> list[str] | None:
 def _replay(options: argparse.Namespace) -> int:
     names = options.implementation
     if options.file is not None:
-        if options.file.parent.name in OPERATORS:
-            entry = load(options.file)
+        flight = json.loads(options.file.read_text())
+        if not isinstance(flight, dict) or not {"property", "case"} <= flight.keys():
+            raise ValueError(f"{options.file}: neither of the corpus nor of .journal/")
+        if "schema" in flight:
+            entry = load(options.file, anywhere=True)
             law, case = entry.property, entry.case
             names = names or _foreign(entry.found.implementation)
         else:
-            flight = json.loads(options.file.read_text())
             law, case = flight["property"], Case.from_dict(flight["case"])
             names = names or [flight.get("implementation", default(options.device)[0])]
     elif options.property and options.case:
@@ -71,7 +73,7 @@ def _replay(options: argparse.Namespace) -> int:
     failures = checked = 0
     for name in names:
         implementation = find(name)
-        if (reason := implementation.refuses(case, options.device)) is not None:
+        if (reason := session.refusal(case, implementation)) is not None:
             print(f"{name}: makes no claim for this case: {reason}")
             continue
         before = session.checks().total()

@@ -30,7 +30,9 @@ CHOICES = {
     "betas": tuple(BETAS),
     "initial_state": ("none", "zeros", "random"),
     "through": ("output", "state", "both"),
-    "layout": ("contiguous", "strided", "sliced", "expanded", "permuted"),
+    "layout": ("contiguous", "strided", "sliced", "expanded", "permuted", "mixed"),
+    "beta_dtype": (None, "float32", "bfloat16", "float16"),
+    "parameter_dtype": (None, "float32", "bfloat16", "float16"),
 }
 RANGES = {
     "heads": (1, 64),
@@ -65,8 +67,9 @@ class Case:
     lengths: tokens of each sequence. packed: B = 1, T = sum, with offsets; else B = len(lengths)
         and each is T. int32_offsets: the offsets are int32 instead of int64.
     heads, groups, head_size, value_size, chunk_size: H, HV/H, K, V, C.
-    dtype: of q, k, v, do; gate_dtype: of g, beta, b, w (float64 goes only with float64). h0, dht,
-        A_log and dt_bias are float32, or float64 when dtype is.
+    dtype: of q, k, v, do; gate_dtype: of g, beta, b, w (float64 goes only with float64);
+        beta_dtype: of beta, b and w where it is not that of g. h0 and dht are float32, or float64
+        when dtype is, and so are A_log and dt_bias but for parameter_dtype.
     values, keys, gates, betas: names in `properties.profiles`; gate_scale is the exponent of the
         `constant` gate, key_spread the exponent of `correlated` keys and None for others.
     through: what the loss depends on: o, ht or both.
@@ -78,7 +81,7 @@ class Case:
         with exp(A_log) = 1.
     state_v_first: h0, ht and their gradients are [N, HV, V, K].
     layout: how q, k, v, gates and do lie in memory; under "expanded" v and do repeat one value
-        along their last axis.
+        along their last axis; under "mixed" each lies differently (`layout_of`).
     cut: a token index in 0..T for laws that split or edit.
     seed: 32 bits, from which all values are drawn.
 
@@ -96,6 +99,8 @@ class Case:
     chunk_size: int = 16
     dtype: str = "float32"
     gate_dtype: str = "float32"
+    beta_dtype: str | None = None
+    parameter_dtype: str | None = None
     values: str = "normal"
     keys: str = "orthogonal"
     gates: str = "zero"
@@ -149,6 +154,9 @@ class Case:
         want("lengths", self.packed or len(set(self.lengths)) == 1, "equal lengths unless packed")
         want("cut", self.cut <= self.T, f"at most T = {self.T}")
         want("gate_dtype", (self.gate_dtype == "float64") == double, "float64 just when dtype is")
+        want("beta_dtype", not (double and self.beta_dtype), "null where dtype is float64")
+        want("parameter_dtype", (raw and not double) or not self.parameter_dtype,
+             "null unless gate_in_kernel, and where dtype is float64")  # fmt: skip
         want("gates", gated or self.gates == "zero", "zero, because delta_rule has no gate")
         want("gate_in_kernel", gated or not raw, "false, because delta_rule has no gate")
         want("gates", (self.gates in RAW) == raw, "a raw profile exactly when gate_in_kernel")
@@ -250,8 +258,19 @@ class Case:
         """Type name of every argument that this case has."""
         single = "float64" if self.dtype == "float64" else "float32"
         own = dict.fromkeys(("q", "k", "v", "do"), self.dtype)
-        own |= dict.fromkeys(("g", "beta", "b", "w"), self.gate_dtype)
+        own |= dict.fromkeys(("beta", "b", "w"), self.beta_dtype or self.gate_dtype)
+        own |= dict.fromkeys(("A_log", "dt_bias"), self.parameter_dtype or single)
+        own["g"] = self.gate_dtype
         return {name: own.get(name, single) for name in self.shapes()}
+
+    def layout_of(self, name: str) -> str:
+        """How an argument lies in memory. Of a mixed layout no two have the same that somebody
+        could take for each other: k lies otherwise than q, do than v.
+        """
+        if self.layout != "mixed":
+            return self.layout
+        others = [layout for layout in CHOICES["layout"] if layout != "mixed"]
+        return others[(ARGUMENTS.index(name) + self.seed) % len(others)]
 
     def regimes(self) -> set[str]:
         """Names of the regimes that this case lies in, for statistics and proofs of coverage."""
@@ -266,6 +285,18 @@ class Case:
         found |= {name for name in (*FLAGS, "lower_bound") if getattr(self, name)}
         if self.gate_dtype != self.dtype:
             found.add("gate_dtype_differs")
+        if (self.beta_dtype or self.gate_dtype) != self.gate_dtype:
+            found.add("beta_dtype_differs")
+        if self.parameter_dtype not in (None, "float32"):
+            found.add("narrow_parameters")
+        if self.scale is not None and self.scale <= 0:
+            found.add("scale:0" if self.scale == 0 else "scale:negative")
+        if self.N > 16:
+            found.add("many_sequences")
+        if max(lengths) > 8 * C:
+            found.add("past_eight_chunks")
+        if self.dtype == "bfloat16" and C == 64 and K == V and K in (64, 128):
+            found.add("as_models_are")
         marks = {"0": 0, "1": 1, "2": 2, "C-1": C - 1, "C": C, "C+1": C + 1}
         found |= {f"length:{name}" for name, length in marks.items() if length in lengths}
         remainders = {length % C for length in lengths if length > C}
@@ -274,7 +305,8 @@ class Case:
             found.add("remainder:C-1")
         if max(lengths) > 2 * C:
             found.add("many_chunks")
-        found |= self._packing_regimes() if self.packed else {f"batch:{self.B}"}
+        batch = self.B if self.B <= 4 else "many"
+        found |= self._packing_regimes() if self.packed else {f"batch:{batch}"}
         return found | self._gate_regimes()
 
     def _packing_regimes(self) -> set[str]:

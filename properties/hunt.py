@@ -43,7 +43,7 @@ def hunt(law: Law, operator: str, implementation: Implementation, examples: int)
     @given(case=law.draw(operator))
     def search(case: Case) -> None:
         nonlocal drawn
-        if caught or implementation.refuses(case, session.device()) is not None:
+        if caught or session.refusal(case, implementation) is not None:
             return
         drawn += 1
         try:

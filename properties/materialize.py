@@ -169,7 +169,7 @@ def _argument(case: Case, name: str) -> np.ndarray:
                 else BETAS[case.betas](stream, shape)
             )
         case "v" | "do":
-            if case.layout == "expanded" and name in EXPANDED:
+            if case.layout_of(name) == "expanded" and name in EXPANDED:
                 column = VALUES[case.values](stream, (*shape[:-1], 1), 2)
                 return np.repeat(column, shape[-1], axis=-1)
             return VALUES[case.values](stream, shape, 2)

@@ -263,7 +263,7 @@ class _Controller:
         if tally.unclaimed:
             write(
                 f"rewy: {tally.unclaimed} of {len(tally.tests)} tests met no case that is claimed, "
-                "and say nothing (-rs names them)",
+                "and say nothing (-rs --no-fold-skipped names them)",
                 yellow=True,
             )
         for path in sorted(set(tally.recorded)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -60,12 +61,19 @@ def _edit(index: int, amount: int) -> Callable[[torch.Tensor], torch.Tensor]:
     return change
 
 
-def _positive(tensors: dict, options: dict) -> None:
-    g = tensors["g"].clone()
-    g[(-1,) * g.dim()] = 0.5
-    tensors["g"] = g
-    if g.device.type != "cpu":  # values on a device are checked on request
-        options["check_values"] = True
+def _last_gate(value: float) -> Callable[[dict, dict], None]:
+    def spoil(tensors: dict, options: dict) -> None:
+        g = tensors["g"].clone()
+        g[(-1,) * g.dim()] = value
+        tensors["g"] = g
+        if g.device.type != "cpu":  # values on a device are checked on request
+            options["check_values"] = True
+
+    return spoil
+
+
+def _has_log_decays(case: Case) -> bool:
+    return _given(case) and not case.gate_in_kernel and case.tokens > 0
 
 
 def _widened(x: torch.Tensor) -> torch.Tensor:
@@ -132,12 +140,8 @@ SPOILERS = (
     Spoiler("beta of integers", ("b", "beta"), _always, _spoil_beta(lambda x: x.to(torch.int64))),
     Spoiler("w of K channels", ("w",), lambda c: c.operator == "gdn2", _set("w", _widened)),
     Spoiler("g of another shape", ("g",), _given, _set("g", lambda x: x[..., None])),
-    Spoiler(
-        "g above 0",
-        ("g",),
-        lambda c: _given(c) and not c.gate_in_kernel and c.tokens > 0,
-        _positive,
-    ),
+    Spoiler("g above 0", ("g",), _has_log_decays, _last_gate(0.5)),
+    Spoiler("g not a number", ("g",), _has_log_decays, _last_gate(math.nan)),
     Spoiler("no raw gate", ("g",), lambda c: c.gate_in_kernel, _set("g", lambda x: None)),
     Spoiler(
         "dt_bias of another shape", ("dt_bias",), lambda c: c.dt_bias, _set("dt_bias", _widened)

@@ -75,7 +75,15 @@ def deadline() -> float | None:
 
 def implementations(case: Case) -> list[Implementation]:
     """The implementations under test that claim a case."""
-    return [x for x in _chosen() if x.refuses(case, _current.device) is None]
+    return [x for x in _chosen() if refusal(case, x) is None]
+
+
+def refusal(case: Case, implementation: Implementation) -> str | None:
+    """Why an implementation makes no claim for a case here: what it says itself, or what it lacks
+    of what the case asks for.
+    """
+    lacks = getattr(implementation, "lacks", lambda case: None)
+    return implementation.refuses(case, _current.device) or lacks(case)
 
 
 def _chosen() -> Collection[Implementation]:

@@ -43,7 +43,7 @@ def test_chunk_size_changes_nothing(case: Case, implementation: Implementation) 
     inputs = truth.inputs_of(case)
     sizes = [size for size in CHOICES["chunk_size"] if size != case.chunk_size]
     other = replace(case, chunk_size=sizes[case.seed % len(sizes)])
-    if implementation.refuses(other, session.device()) is None:
+    if session.refusal(other, implementation) is None:
         expected = truth.budget_of(other, inputs, implementation.precision(other))
         judge(other, run(other, implementation, inputs), *expected).check()
 
@@ -123,7 +123,7 @@ def test_padding_is_inert(case: Case, implementation: Implementation) -> None:
     tokens["q"] = _pad(case, inputs.q, pad, fill=1.0)  # a query only reads
     lengths = tuple(n + pad for n in case.lengths)
     padded = replace(case, lengths=lengths, cut=0)
-    if implementation.refuses(padded, session.device()) is not None:
+    if session.refusal(padded, implementation) is not None:
         return
     found = run(padded, implementation, with_arrays(inputs, **tokens))
     found = {name: x if name in STATES else _unpad(case, x, pad) for name, x in found.items()}

@@ -37,7 +37,7 @@ def _scalable(case: Case, *raised: str) -> tuple[Case, Inputs]:
     A head's or channel's gate is made a reset where the sum since its last one would pass DEEPEST;
     a bounded raw gate cannot be one, and its -inf stands for no decay.
     """
-    case = replace(case, gate_dtype=case.dtype)
+    case = replace(case, gate_dtype=case.dtype, beta_dtype=None, parameter_dtype=None)
     inputs = truth.inputs_of(case)
     changed = {name: np.ldexp(inputs[name], HIGHER) for name in raised if inputs[name] is not None}
     if case.beta_sigmoid:

@@ -21,8 +21,8 @@ VIEWS = tuple(layout for layout in CHOICES["layout"] if layout != "contiguous")
 
 @law(partial(cases, layouts=VIEWS))
 def test_views_equal_contiguous_copies(case: Case, implementation: Implementation) -> None:
-    """Strided, sliced, permuted and expanded arguments in a sea of NaN give a contiguous copy's
-    bits.
+    """Strided, sliced, permuted and expanded arguments, or one so and the next otherwise, in a sea
+    of NaN give a contiguous copy's bits.
     """
     expected = run(replace(case, layout="contiguous"), implementation, truth.inputs_of(case))
     judge_bits(case, run(case, implementation), expected, "those of contiguous copies")
@@ -30,7 +30,8 @@ def test_views_equal_contiguous_copies(case: Case, implementation: Implementatio
 
 @law(cases)
 def test_arguments_are_left_unchanged(case: Case, implementation: Implementation) -> object:
-    """Neither forward nor backward writes to an argument or to the memory around it.
+    """Neither forward nor backward writes to an argument or to the memory around it, chunkwise or
+    token by token.
 
     Nor in the case's plain form, contiguous, in wide types and with gates of -inf: what is copied
     first, to another layout or type, a write in place does not reach, and -inf is what one would
@@ -39,21 +40,24 @@ def test_arguments_are_left_unchanged(case: Case, implementation: Implementation
     if not isinstance(implementation, TorchOperators):
         return NOTHING
     wide = case.dtype if case.dtype == "float64" else "float32"
-    plain = replace(case, layout="contiguous", dtype=wide, gate_dtype=wide)
+    plain = replace(case, layout="contiguous", dtype=wide, gate_dtype=wide, beta_dtype=None,
+                    parameter_dtype=None)  # fmt: skip
     if case.has_gate and not case.gate_in_kernel:
         plain = replace(plain, gates="resets", gate_scale=0, without_g=False)
     for one in (case, plain) if plain != case else (case,):
-        if implementation.refuses(one, session.device()) is None:
-            _check_left_unchanged(one, implementation)
+        if session.refusal(one, implementation) is None:
+            for by_token in (False, True) if implementation.decodes(one) else (False,):
+                _check_left_unchanged(one, implementation, by_token)
+    return None
 
 
-def _check_left_unchanged(case: Case, implementation: TorchOperators) -> None:
+def _check_left_unchanged(case: Case, implementation: TorchOperators, by_token: bool) -> None:
     inputs = truth.inputs_of(case)
     tensors, options = arguments(case, inputs, session.device())
     storages = {name: x.untyped_storage() for name, x in tensors.items()}
     before = {name: _bytes(storage) for name, storage in storages.items()}
     leaves = {name: x.detach().requires_grad_() for name, x in tensors.items()}
-    o, ht = implementation.call(case, leaves, options, token_by_token=False)
+    o, ht = implementation.call(case, leaves, options, token_by_token=by_token)
     if o.requires_grad:
         torch.autograd.grad((o, ht), list(leaves.values()), (o, ht), allow_unused=True)
     for name, storage in storages.items():

@@ -13,8 +13,6 @@ from properties import session, truth
 from properties.case import Case
 from properties.editing import PER_HEAD, map_tokens, place_is_nothing, with_arrays
 from properties.implementations import Implementation, TorchOperators
-from properties.implementations.base import arguments
-from properties.implementations.tensors import to_array
 from properties.law import NOTHING, law, run
 from properties.strategies import cases
 from properties.verdict import STATES, judge, judge_bits
@@ -38,27 +36,40 @@ def test_repeated_calls_are_bitwise_equal(case: Case, implementation: Implementa
 
 @law(cases)
 def test_the_graph_can_be_used_again(case: Case, implementation: Implementation) -> object:
-    """A second backward through one forward (``retain_graph``) gives the first one's bits."""
+    """A second backward through one forward (``retain_graph``) gives the first one's bits, and one
+    from another adjoint in between those of a graph of its own.
+    """
     if not isinstance(implementation, TorchOperators):
         return NOTHING
-    tensors, options = arguments(case, truth.inputs_of(case), session.device())
-    leaves = {name: x.detach().requires_grad_() for name, x in tensors.items()}
-    results = implementation.call(case, leaves, options, token_by_token=False)
-    results = [x for x in results if x.requires_grad]
-    if not results:
-        return
-    seeds = [torch.ones_like(x) for x in results]
-    once, again = (
-        torch.autograd.grad(
-            results, list(leaves.values()), seeds, retain_graph=True, allow_unused=True
-        )
-        for _ in range(2)
-    )
-    both = [
-        {f"d{name}": to_array(x) for name, x in zip(leaves, found, strict=True) if x is not None}
-        for found in (once, again)
-    ]
-    judge_bits(case, both[1], both[0], "those of the first backward")
+    inputs = truth.inputs_of(case)
+    other = truth.inputs_of(replace(case, seed=case.seed ^ 0xD0))
+    graph, fresh = (implementation.forward(case, inputs, session.device()) for _ in range(2))
+    adjoints = graph.adjoints
+    others = {name: _like(x, other[name]) for name, x in adjoints.items()}
+    once = graph.gradients(adjoints, keep=True)
+    judge_bits(case, graph.gradients(others, keep=True), fresh.gradients(others),
+               "those of a graph that saw no other adjoint")  # fmt: skip
+    judge_bits(case, graph.gradients(adjoints), once, "those of the first backward")
+    return None
+
+
+def _like(x: torch.Tensor, array: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(np.array(array)).to(x)
+
+
+@law(cases)
+def test_calls_in_flight_are_independent(case: Case, implementation: Implementation) -> object:
+    """Two forwards, then the backward of the first and of the second, as two layers of a model
+    have them: each gets the bits of the call alone, and what was returned stays as it was.
+    """
+    if not isinstance(implementation, TorchOperators):
+        return NOTHING
+    both = [(one, truth.inputs_of(one)) for one in (case, replace(case, seed=case.seed ^ 0xF1))]
+    alone = [run(one, implementation, inputs) for one, inputs in both]
+    graphs = [implementation.forward(one, inputs, session.device()) for one, inputs in both]
+    for (one, _), graph, expected in zip(both, graphs, alone, strict=True):
+        judge_bits(one, graph.results(), expected, "those of the call alone")
+    return None
 
 
 @law(cases)
@@ -76,7 +87,7 @@ def test_copies_in_one_call_get_equal_bits(case: Case, implementation: Implement
     numbers = sum(x.size for x in inputs.present().values())
     copies = 3 if on_cpu else max(2, min(COPIES, NUMBERS // max(1, numbers)))
     many = replace(case, lengths=case.lengths * copies, cut=0)
-    if implementation.refuses(many, session.device()) is not None:
+    if session.refusal(many, implementation) is not None:
         return NOTHING
     axis = 1 if case.packed else 0
     arrays = map_tokens(inputs, lambda x: np.concatenate(copies * [x], axis))

@@ -108,8 +108,10 @@ class Verdict:
 
 def output_type(case: Case, quantity: str) -> str:
     """The type a quantity is returned in."""
-    dtypes = {"beta": case.gate_dtype, "b": case.gate_dtype, "w": case.gate_dtype}
+    dtypes = dict.fromkeys(("beta", "b", "w"), case.beta_dtype or case.gate_dtype)
     dtypes |= {"g": case.gate_dtype, "q": case.dtype, "k": case.dtype, "v": case.dtype}
+    if case.parameter_dtype is not None:
+        dtypes |= dict.fromkeys(("A_log", "dt_bias"), case.parameter_dtype)
     wide = "float64" if case.dtype == "float64" else "float32"
     return case.dtype if quantity == "o" else dtypes.get(quantity.removeprefix("d"), wide)
 

@@ -431,5 +431,5 @@ def _sequence_starts(
 
 
 def _check_decay(g: Tensor) -> None:
-    if g.numel() and bool((g > 0).any()):
+    if not bool((g <= 0).all()):  # which NaN is not
         raise ValueError(f"g must be <= 0 (a log decay), got up to {g.max().item():g}")

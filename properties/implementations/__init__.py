@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Collection
 
+from properties.case import CHOICES, RANGES
 from properties.implementations import ours, theirs
 from properties.implementations.base import Implementation, TorchOperators
 
@@ -44,9 +46,28 @@ def find(name: str) -> Implementation:
     except (ImportError, AttributeError) as error:
         raise ValueError(f"implementation: cannot load {name!r}: {error}") from error
     try:
-        return found() if isinstance(found, type) else found
+        found = found() if isinstance(found, type) else found
     except Exception as error:
         raise ValueError(f"implementation: {name!r} cannot be made: {error}") from error
+    _check(name, found)
+    return found
+
+
+def _check(name: str, found: object) -> None:
+    """Raise ValueError if an adapter lacks a method, or claims what no case has."""
+    for method in ("decodes", "refuses", "precision", "run", "versions", "with_other_policy"):
+        if not callable(getattr(found, method, None)):
+            raise ValueError(f"implementation: {name!r} has no method {method}")
+    sizes = range(RANGES["head_size"][0], RANGES["head_size"][1] + 1)
+    known = {"dtypes": CHOICES["dtype"], "chunk_sizes": CHOICES["chunk_size"], "head_sizes": sizes}
+    for what, values in known.items():
+        kept = getattr(found, what, None)
+        wanted = str(values) if what == "head_sizes" else f"some of {values}"
+        plain = isinstance(kept, Collection) and not isinstance(kept, str)
+        if kept is not None and not (plain and kept and all(x in values for x in kept)):
+            raise ValueError(
+                f"implementation: {name!r} has {what} = {kept!r}, wanted {wanted} or None"
+            )
 
 
 __all__ = ["BUILT_IN", "DEFAULT", "Implementation", "TorchOperators", "default", "find"]

@@ -4,7 +4,10 @@ flash-linear-attention's form.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -64,23 +67,80 @@ def arguments(case: Case, inputs: Inputs, device: str) -> tuple[dict[str, Any], 
     options: dict[str, Any] = {
         "scale": case.scale,
         "output_final_state": True,
-        "use_qk_l2norm_in_kernel": case.qk_l2norm,
+        **_flags(case),
     }
     if case.packed:
         kind = torch.int32 if case.int32_offsets else torch.int64
-        options["cu_seqlens"] = torch.tensor(case.offsets, dtype=kind, device=device)
+        step = 2 if case.layout in ("strided", "mixed") else 1
+        offsets = torch.zeros(step * (case.N + 1), dtype=kind, device=device)[::step]
+        options["cu_seqlens"] = offsets.copy_(torch.tensor(case.offsets, dtype=kind))
     if case.without_g:
         options["g"] = None
-    for option, value in {
+    return tensors, options
+
+
+def _flags(case: Case) -> dict[str, Any]:
+    """The options that are given only where a case has them."""
+    flags = {
+        "use_qk_l2norm_in_kernel": case.qk_l2norm,
         "use_gate_in_kernel": case.gate_in_kernel,
         "lower_bound": case.lower_bound,
         "use_beta_sigmoid_in_kernel": case.beta_sigmoid,
         "allow_neg_eigval": case.neg_eigval,
         "state_v_first": case.state_v_first,
-    }.items():
-        if value:
-            options[option] = value
-    return tensors, options
+    }
+    return {name: value for name, value in flags.items() if value}
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A forward that was made, whose backward is still to come.
+
+    leaves: the arguments, of which some require gradients. o, ht: what was returned. adjoints: do
+    and dht, those that there are. within: what a call runs in, `TorchOperators.within`.
+    """
+
+    leaves: dict[str, torch.Tensor]
+    o: torch.Tensor
+    ht: torch.Tensor | None
+    adjoints: dict[str, torch.Tensor]
+    within: Callable[[], AbstractContextManager] = nullcontext
+
+    def results(self) -> Results:
+        """o, ht if it was asked for, and the gradients of what requires them."""
+        returned = {"o": self.o, "ht": self.ht}
+        found = {name: to_array(x) for name, x in returned.items() if x is not None}
+        return found | self.gradients(self.adjoints)
+
+    def gradients(self, adjoints: Mapping[str, torch.Tensor], keep: bool = False) -> Results:
+        """The backward from do and dht, as far as they are there; ``keep``: not the last one.
+        Zeros, where what was returned depends on no argument.
+
+        Raises:
+            AssertionError: a gradient has not the shape and type of its argument.
+        """
+        pairs = [(y, adjoints.get(name)) for y, name in ((self.o, "do"), (self.ht, "dht"))]
+        pairs = [(y, x) for y, x in pairs if x is not None and y is not None]
+        wanted = {name: x for name, x in self.leaves.items() if x.requires_grad}
+        if not (pairs and wanted):
+            return {}
+        found = [None] * len(wanted)
+        if pairs := [(y, x) for y, x in pairs if y.requires_grad]:
+            outputs, seeds = zip(*pairs, strict=True)
+            with self.within():
+                found = torch.autograd.grad(
+                    outputs, list(wanted.values()), seeds, allow_unused=True, retain_graph=keep
+                )
+        results = {}
+        for (name, leaf), gradient in zip(wanted.items(), found, strict=True):
+            zero = torch.zeros_like(leaf) if gradient is None else gradient
+            if zero.shape != leaf.shape or zero.dtype != leaf.dtype:
+                raise AssertionError(
+                    f"the gradient of {name} is {list(zero.shape)} {zero.dtype}, "
+                    f"its argument {list(leaf.shape)} {leaf.dtype}"
+                )
+            results[quantity(name)] = to_array(zero)
+        return results
 
 
 class TorchOperators:
@@ -89,7 +149,7 @@ class TorchOperators:
 
     Subclasses name the module that holds the functions and say what they claim and where they
     round. ``options`` go to every chunkwise call. dtypes, chunk_sizes, head_sizes (K and V): what
-    the search keeps to, so that most cases are claimed; None for any.
+    is claimed, and the search keeps to; None for any.
     """
 
     checks_arguments = False
@@ -103,6 +163,33 @@ class TorchOperators:
         self.options = options
 
     def refuses(self, case: Case, device: str) -> str | None:
+        return None
+
+    def lacks(self, case: Case) -> str | None:
+        """What the case asks for that is not claimed: a size or type beside those that are named,
+        an operator that the module has not, an argument that its function does not take. Functions
+        are not looked at where ``call`` is overridden, which may rename and drop.
+        """
+        sizes = (("head_sizes", case.head_size), ("head_sizes", case.value_size))
+        for what, value in (("dtypes", case.dtype), ("chunk_sizes", case.chunk_size), *sizes):
+            kept = getattr(self, what)
+            if kept is not None and value not in kept:
+                return f"{value} is not among its {what}"
+        if type(self).call is not TorchOperators.call:
+            return None
+        function = getattr(self.module, f"chunk_{case.operator}", None)
+        if function is None:
+            return f"it has no chunk_{case.operator}"
+        try:
+            taken = inspect.signature(function).parameters
+        except (TypeError, ValueError):  # of what is not written in Python
+            return None
+        if any(x.kind is inspect.Parameter.VAR_KEYWORD for x in taken.values()):
+            return None
+        given = {*_flags(case), *_renamed(case.shapes()), "chunk_size"} - {"do", "dht"}
+        given |= {"cu_seqlens"} if case.packed else set()
+        if missing := sorted(given - taken.keys()):
+            return f"chunk_{case.operator} takes no {', '.join(missing)}"
         return None
 
     def decodes(self, case: Case) -> bool:
@@ -122,27 +209,38 @@ class TorchOperators:
     def run(
         self, case: Case, inputs: Inputs, device: str, *, token_by_token: bool = False
     ) -> Results:
+        return self.forward(case, inputs, device, token_by_token=token_by_token).results()
+
+    def forward(
+        self,
+        case: Case,
+        inputs: Inputs,
+        device: str,
+        *,
+        token_by_token: bool = False,
+        differentiated: Collection[str] = GRADIENTS,
+        final_state: bool = True,
+    ) -> Graph:
+        """One forward, and what its backward needs. ``differentiated``: the arguments that require
+        gradients. ``final_state``: whether ht is asked for.
+        """
         tensors, options = arguments(case, inputs, device)
-        leaves = {name: x.detach().requires_grad_() for name, x in tensors.items()}
-        o, ht = self.call(case, leaves, options, token_by_token=token_by_token)
+        options["output_final_state"] = final_state
+        leaves = {
+            name: x.detach().requires_grad_(name in differentiated) for name, x in tensors.items()
+        }
+        with self.within():
+            o, ht = self.call(case, leaves, options, token_by_token=token_by_token)
         state_type = torch.float64 if case.dtype == "float64" else torch.float32
         for name, x, kind in (("o", o, tensors["q"].dtype), ("ht", ht, state_type)):
-            if x.dtype != kind:
+            if (x is not None or final_state) and x.dtype != kind:
                 raise AssertionError(f"{name} is {x.dtype}, not {kind}")
-        results = {"o": to_array(o), "ht": to_array(ht)}
-        adjoints = [
-            (y, place(inputs[name], name, inputs.dtypes[name], case, device))
-            for y, name in ((o, "do"), (ht, "dht"))
+        adjoints = {
+            name: place(inputs[name], name, inputs.dtypes[name], case, device)
+            for name in ("do", "dht")
             if inputs[name] is not None
-        ]
-        if adjoints and o.requires_grad:
-            outputs, seeds = zip(*adjoints, strict=True)
-            found = torch.autograd.grad(outputs, list(leaves.values()), seeds, allow_unused=True)
-            for (name, leaf), gradient in zip(leaves.items(), found, strict=True):
-                zero = torch.zeros_like(leaf) if gradient is None else gradient
-                self._check_gradient(name, leaf, zero)
-                results[quantity(name)] = to_array(zero)
-        return results
+        }
+        return Graph(leaves, o, ht, adjoints, self.within)
 
     def call(
         self, case: Case, tensors: dict[str, Any], options: dict[str, Any], *, token_by_token: bool
@@ -154,23 +252,23 @@ class TorchOperators:
         else:
             function = getattr(self.module, f"chunk_{case.operator}")
             options = {"chunk_size": case.chunk_size, **self.options, **options}
-        renamed = {"initial_state" if name == "h0" else name: x for name, x in tensors.items()}
-        return function(**renamed, **options)
+        return function(**_renamed(tensors), **options)
 
     def with_other_policy(self) -> Implementation | None:
         return None
+
+    def within(self) -> AbstractContextManager:
+        """What a forward and a backward run in."""
+        return nullcontext()
 
     def shared_options(self) -> dict[str, Any]:
         """Options that the decoding form takes, too."""
         return {}
 
-    @staticmethod
-    def _check_gradient(name: str, leaf: torch.Tensor, gradient: torch.Tensor) -> None:
-        if gradient.shape != leaf.shape or gradient.dtype != leaf.dtype:
-            raise AssertionError(
-                f"the gradient of {name} is {list(gradient.shape)} {gradient.dtype}, "
-                f"its argument {list(leaf.shape)} {leaf.dtype}"
-            )
+
+def _renamed(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """By the names that flash-linear-attention has."""
+    return {"initial_state" if name == "h0" else name: x for name, x in arguments.items()}
 
 
 def quantity(argument: str) -> str:

@@ -40,7 +40,7 @@ class Ours(TorchOperators):
         return Ours(*self._other(), self.module, self.by_step)
 
     @contextmanager
-    def _slabs(self) -> Iterator[None]:
+    def within(self) -> Iterator[None]:
         slabs = sys.modules[f"{self.module.__name__}.backends.eager.slabs"]
         before = slabs.SLAB
         slabs.SLAB = 1 if self.by_step else before
@@ -48,14 +48,6 @@ class Ours(TorchOperators):
             yield
         finally:
             slabs.SLAB = before
-
-    def run(self, *arguments: Any, **options: Any) -> Any:
-        with self._slabs():
-            return super().run(*arguments, **options)
-
-    def call(self, *arguments: Any, **options: Any) -> Any:
-        with self._slabs():
-            return super().call(*arguments, **options)
 
     def _other(self) -> tuple[str, str, str]:
         other = "recompute" if self.policy == "save" else "save"

@@ -24,10 +24,13 @@ def place(array: np.ndarray, name: str, dtype: str, case: Case, device: str) -> 
     Args:
         array: float64 values that ``dtype`` holds exactly.
         name: the argument's; ``v`` and ``do`` repeat along their last axis under "expanded".
+            Arguments of one axis or two are contiguous or strided.
         dtype: torch's name of the type.
     """
     values = torch.from_numpy(np.array(array)).to(getattr(torch, dtype))
-    layout = case.layout if values.dim() >= 3 else "contiguous"
+    layout = case.layout_of(name)
+    if values.dim() < 3 and layout != "contiguous":
+        layout = "strided"
     shape, kind = tuple(values.shape), values.dtype
     if layout == "strided":  # every other element of the last axis
         out = _guarded((*shape[:-1], 2 * shape[-1]), kind, device)[..., ::2]

@@ -58,7 +58,7 @@ class FlashLinearAttention(TorchOperators):
             return "an option it lacks"
         if case.operator == "gated_delta_rule" and case.lower_bound is not None:
             return "an option it lacks"
-        if case.without_g or case.dt_bias_2d or case.int32_offsets:
+        if case.without_g or case.dt_bias_2d or case.int32_offsets or case.parameter_dtype:
             return "an argument in a form that it does not name"
         if case.T == 0:
             return "no empty input"

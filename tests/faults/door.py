@@ -20,6 +20,14 @@ FAULTS = (
         ("gated_delta_rule", "kda"),
     ),
     Fault(
+        "gates-that-are-not-numbers-accepted",
+        "positive gates",
+        PROBLEM,
+        "    if not bool((g <= 0).all()):",
+        "    if bool((g > 0).any()):",
+        ("gated_delta_rule", "kda"),
+    ),
+    Fault(
         "offsets-past-T-accepted",
         "bad offsets",
         PROBLEM,

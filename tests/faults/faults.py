@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.faults import backward, door, forward, gates
+from tests.faults import backward, calls, door, forward, gates
 
-FAULTS = (*forward.FAULTS, *gates.FAULTS, *backward.FAULTS, *door.FAULTS)
+FAULTS = (*forward.FAULTS, *gates.FAULTS, *backward.FAULTS, *door.FAULTS, *calls.FAULTS)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import rewy
+from rewy.backends.eager import graph
 
 OPERATORS = ("delta_rule", "gated_delta_rule", "kda", "gdn2")
 
@@ -64,6 +65,26 @@ def test_compiled_callers_get_the_same_bits(operator):
     assert torch.equal(
         torch.autograd.grad(found, arguments["k"])[0], torch.autograd.grad(plain, arguments["k"])[0]
     )
+
+
+@pytest.mark.filterwarnings("ignore")  # of the compiler
+def test_the_eager_graph_is_not_traced(monkeypatch):
+    """It would be for each number of tokens anew, for minutes."""
+    traced = []
+    for name in ("forward", "backward", "decode"):
+
+        def watched(*arguments, stage=getattr(graph, name)):
+            traced.append(torch.compiler.is_compiling())
+            return stage(*arguments)
+
+        monkeypatch.setattr(graph, name, watched)
+    function, arguments = call("kda", 20)
+    arguments["k"].requires_grad_()
+    compiled = torch.compile(lambda **x: function(**x)[0].square().sum(), backend="eager")
+    torch.autograd.grad(compiled(**arguments), arguments["k"])
+    decode = torch.compile(rewy.fused_recurrent_kda, backend="eager")
+    decode(**{name: x.detach() for name, x in arguments.items()})
+    assert traced == [False, False, False]
 
 
 @pytest.mark.parametrize("lower_bound", [None, -5.0])

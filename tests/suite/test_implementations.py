@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 
+from properties import session
 from properties.case import Case
-from properties.implementations import BUILT_IN, default
+from properties.implementations import BUILT_IN, TorchOperators, default, find
 
 
 @pytest.mark.parametrize("device", ["cpu", "npu:0", "cuda", "cuda:1"])
@@ -33,3 +37,81 @@ def test_kernels_claim_nothing_that_they_cannot_run(monkeypatch):
     assert "float64" in triton.refuses(wide, "cuda")
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     assert triton.refuses(case, "cpu") is None
+
+
+def module(**functions):
+    return SimpleNamespace(__name__="theirs", **functions)
+
+
+def plain(
+    q, k, v, g, beta, scale=None, initial_state=None, output_final_state=False, chunk_size=64
+):
+    return None
+
+
+class Narrow(TorchOperators):
+    dtypes = ("bfloat16",)
+    chunk_sizes = (64,)
+    head_sizes = frozenset({64, 128})
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, None),
+        ({"initial_state": "random"}, None),
+        ({"operator": "delta_rule"}, "it has no chunk_delta_rule"),
+        ({"packed": True}, "chunk_gated_delta_rule takes no cu_seqlens"),
+        ({"state_v_first": True}, "chunk_gated_delta_rule takes no state_v_first"),
+        ({"qk_l2norm": True}, "chunk_gated_delta_rule takes no use_qk_l2norm_in_kernel"),
+        (
+            {"gate_in_kernel": True, "gates": "raw", "dt_bias": True},
+            "chunk_gated_delta_rule takes no A_log, dt_bias, use_gate_in_kernel",
+        ),
+    ],
+)
+def test_what_functions_do_not_take_is_not_claimed(changes, reason):
+    case = Case(**{"operator": "gated_delta_rule", **changes})
+    theirs = TorchOperators("theirs", module(chunk_gated_delta_rule=plain))
+    assert session.refusal(case, theirs) == reason
+    anything = TorchOperators("theirs", module(chunk_gated_delta_rule=lambda **x: None))
+    assert (session.refusal(case, anything) is None) == ("operator" not in changes)
+
+    class Renaming(TorchOperators):
+        def call(self, case, tensors, options, *, token_by_token):
+            raise NotImplementedError
+
+    assert session.refusal(case, Renaming("theirs", module())) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, None),
+        ({"dtype": "float16"}, "float16 is not among its dtypes"),
+        ({"chunk_size": 16}, "16 is not among its chunk_sizes"),
+        ({"value_size": 3}, "3 is not among its head_sizes"),
+    ],
+)
+def test_what_an_adapter_names_is_all_that_it_claims(changes, reason):
+    sizes = {"dtype": "bfloat16", "chunk_size": 64, "head_size": 64, "value_size": 128}
+    case = Case(**{"operator": "kda", **sizes, **changes})
+    assert session.refusal(case, Narrow("narrow", module(chunk_kda=lambda **x: None))) == reason
+
+
+@pytest.mark.parametrize(
+    ("attributes", "complaint"),
+    [
+        ({"dtypes": ("bf16",)}, r"has dtypes = \('bf16',\), wanted some of \('float32'"),
+        ({"dtypes": "bfloat16"}, "has dtypes = 'bfloat16'"),
+        ({"chunk_sizes": 64}, "has chunk_sizes = 64, wanted some of"),
+        ({"chunk_sizes": (48,)}, r"has chunk_sizes = \(48,\)"),
+        ({"head_sizes": ()}, r"has head_sizes = \(\), wanted range\(1, 513\)"),
+        ({"refuses": None}, "has no method refuses"),
+    ],
+)
+def test_an_adapter_is_looked_at_when_it_is_found(monkeypatch, attributes, complaint):
+    adapter = type("Mine", (TorchOperators,), attributes)("mine", module())
+    monkeypatch.setitem(sys.modules, "their_kernels", SimpleNamespace(Mine=adapter))
+    with pytest.raises(ValueError, match=f"^implementation: 'their_kernels:Mine' {complaint}"):
+        find("their_kernels:Mine")

@@ -57,6 +57,12 @@ def test_replay_by_command_and_by_file(suite):
     right = suite.python("-m", "properties", "replay", str(file), "--implementation", "eager")
     assert right.returncode == 0, right.stderr
     assert right.stdout.count("holds") == 1
+    sent = suite.directory / "sent.json"  # where nothing says which operator
+    sent.write_text(text)
+    assert "adapters:OneQuantity: FAILS" in suite.python("-m", "properties", "replay", sent).stdout
+    sent.write_text("{}")
+    told = suite.python("-m", "properties", "replay", sent)
+    assert (told.returncode, "neither of the corpus nor of .journal/" in told.stderr) == (2, True)
     assert not list((suite.directory / ".journal").iterdir()), "a case is left in flight"
 
 

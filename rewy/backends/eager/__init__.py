@@ -9,6 +9,7 @@ from torch import Tensor
 from rewy.backends.eager import graph
 from rewy.backends.eager.correction import correct
 from rewy.backends.eager.naive import correct_naively
+from rewy.backends.tracing import never_traced
 from rewy.problem import Problem, Tensors
 
 
@@ -23,14 +24,17 @@ class Eager:
         """None: whatever passes the door runs here."""
         return None
 
+    @never_traced
     def forward(self, problem: Problem) -> tuple[Tensor, Tensor | None, tuple[Tensor | None, ...]]:
         """See :func:`rewy.backends.eager.graph.forward`."""
         return graph.forward(problem)
 
+    @never_traced
     def decode(self, problem: Problem) -> tuple[Tensor, Tensor | None, tuple[Tensor | None, ...]]:
         """See :func:`rewy.backends.eager.graph.decode`; nothing is kept but the inputs."""
         return *graph.decode(problem), graph.Saved(None, None, None, None)
 
+    @never_traced
     def backward(
         self,
         problem: Problem,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import wraps
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from rewy.backends.tracing import never_traced
 from rewy.backends.triton import graph
 from rewy.problem import Problem, Tensors
 
@@ -22,22 +20,6 @@ def _where(problem: Problem) -> AbstractContextManager:
     """Kernels start on the current device; make that the tensors'."""
     device = problem.tensors.q.device
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
-
-
-def _never_traced(method: Callable) -> Callable:
-    """The method as it is for Dynamo, too, which does not understand how kernels are started here.
-
-    ``torch.compiler.disable`` as a decorator imports Dynamo: with nothing cached on disk that took
-    half of a first call, which is for those alone who compile.
-    """
-
-    @wraps(method)
-    def call(*arguments: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return torch.compiler.disable(method)(*arguments)
-        return method(*arguments)
-
-    return call
 
 
 class Triton:
@@ -62,19 +44,19 @@ class Triton:
             return f"K = {problem.spec.K} needs {needs} bytes of shared memory a block, got {has}"
         return None
 
-    @_never_traced
+    @never_traced
     def forward(self, problem: Problem) -> tuple[Tensor, Tensor | None, tuple[Tensor | None, ...]]:
         """See :func:`rewy.backends.triton.graph.forward`."""
         with _where(problem):
             return graph.forward(problem)
 
-    @_never_traced
+    @never_traced
     def decode(self, problem: Problem) -> tuple[Tensor, Tensor | None, tuple[Tensor | None, ...]]:
         """See :func:`rewy.backends.triton.graph.decode`; nothing is kept but the inputs."""
         with _where(problem):
             return *graph.decode(problem), graph.Saved()
 
-    @_never_traced
+    @never_traced
     def backward(
         self,
         problem: Problem,

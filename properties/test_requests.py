@@ -1,0 +1,36 @@
+"""What is not asked for changes nothing of what is."""
+
+from __future__ import annotations
+
+from properties import session, truth
+from properties.case import Case
+from properties.implementations import Implementation, TorchOperators
+from properties.implementations.base import GRADIENTS
+from properties.law import NOTHING, law
+from properties.strategies import cases
+from properties.verdict import judge
+
+
+@law(cases)
+def test_what_is_not_asked_for_changes_nothing(
+    case: Case, implementation: Implementation
+) -> object:
+    """Gradients of some arguments alone, or of none as where nothing is trained, and no final state
+    where the loss knows none: what is left is within its budget.
+
+    To the bit it need not be: who computes less may do so in another order.
+    """
+    if not isinstance(implementation, TorchOperators):
+        return NOTHING
+    chosen, some = divmod(case.seed, 3)
+    differentiated = [name for i, name in enumerate(GRADIENTS) if some and chosen >> i & 1]
+    graph = implementation.forward(
+        case, truth.inputs_of(case), session.device(),
+        differentiated=differentiated, final_state=case.through != "output",
+    )  # fmt: skip
+    assert graph.ht is None or case.through != "output", "a final state that nobody asked for"
+    results = graph.results()
+    exact, deviations = truth.budget(case, implementation.precision(case))
+    verdict = judge(case, results, {name: exact[name] for name in results}, deviations)
+    verdict.check()
+    return verdict.score
