@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -71,13 +73,13 @@ def test_compiled_callers_get_the_same_bits(operator):
 def test_the_eager_graph_is_not_traced(monkeypatch):
     """It would be for each number of tokens anew, for minutes."""
     traced = []
+
+    def watch(stage, *arguments):
+        traced.append(torch.compiler.is_compiling())
+        return stage(*arguments)
+
     for name in ("forward", "backward", "decode"):
-
-        def watched(*arguments, stage=getattr(graph, name)):
-            traced.append(torch.compiler.is_compiling())
-            return stage(*arguments)
-
-        monkeypatch.setattr(graph, name, watched)
+        monkeypatch.setattr(graph, name, partial(watch, getattr(graph, name)))
     function, arguments = call("kda", 20)
     arguments["k"].requires_grad_()
     compiled = torch.compile(lambda **x: function(**x)[0].square().sum(), backend="eager")
