@@ -80,8 +80,8 @@ class Case:
         that bias, [HV] or [HV * K]; dt_bias_2d: as [HV, K]. without_A_log: lower_bound's activation
         with exp(A_log) = 1.
     state_v_first: h0, ht and their gradients are [N, HV, V, K].
-    layout: how q, k, v, gates and do lie in memory; under "expanded" v and do repeat one value
-        along their last axis; under "mixed" each lies differently (`layout_of`).
+    layout: how arguments lie in memory, offsets among them; under "expanded" v and do repeat one
+        value along their last axis; under "mixed" each lies differently (`layout_of`).
     cut: a token index in 0..T for laws that split or edit.
     seed: 32 bits, from which all values are drawn.
 
@@ -264,8 +264,8 @@ class Case:
         return {name: own.get(name, single) for name in self.shapes()}
 
     def layout_of(self, name: str) -> str:
-        """How an argument lies in memory. Of a mixed layout no two have the same that somebody
-        could take for each other: k lies otherwise than q, do than v.
+        """How an argument lies in memory. Of a mixed layout k lies otherwise than q, do than v, w
+        than b, beta than g, dht than h0.
         """
         if self.layout != "mixed":
             return self.layout

@@ -24,7 +24,8 @@ from hypothesis.errors import HypothesisException
 
 from properties import session
 from properties.case import OPERATORS, Case
-from properties.implementations import Implementation
+from properties.implementations import Implementation, TorchOperators
+from properties.implementations.base import Graph
 from properties.truth import clock, inputs_of
 from properties.verdict import BrokenBudget, Mismatch
 
@@ -33,6 +34,10 @@ Draw = Callable[..., st.SearchStrategy[Case]]
 
 
 NOTHING = object()  # what a check returns where the implementation has not what the law is about
+
+
+class Unclaimed(Exception):
+    """A law came to a case that the implementation makes no claim for."""
 
 
 class Crash(Mismatch):
@@ -69,6 +74,8 @@ class Law:
                 return None
             session.ran(implementation)
             return score
+        except Unclaimed:
+            return None
         except Mismatch as mismatch:
             failure = mismatch
         except BrokenBudget as error:
@@ -152,13 +159,34 @@ def replay_command(name: str, case: Case, implementation: Implementation) -> str
 def run(
     case: Case, implementation: Implementation, inputs=None, *, token_by_token: bool = False
 ) -> dict:
-    """Run an implementation on a case (or on inputs that a law has changed) and keep the time."""
+    """Run an implementation on a case (or on inputs that a law has changed) and keep the time.
+
+    Raises:
+        Unclaimed: it makes no claim for that case; then the law says nothing.
+    """
     inputs = inputs_of(case) if inputs is None else inputs
+    _claimed(case, implementation)
     started = time.perf_counter()
     try:
         return implementation.run(case, inputs, session.device(), token_by_token=token_by_token)
     finally:
         clock["implementation"] += time.perf_counter() - started
+
+
+def forward(case: Case, implementation: TorchOperators, inputs=None, **wanted: object) -> Graph:
+    """The same of a forward alone; ``wanted`` as in `TorchOperators.forward`."""
+    inputs = inputs_of(case) if inputs is None else inputs
+    _claimed(case, implementation)
+    started = time.perf_counter()
+    try:
+        return implementation.forward(case, inputs, session.device(), **wanted)
+    finally:
+        clock["implementation"] += time.perf_counter() - started
+
+
+def _claimed(case: Case, implementation: Implementation) -> None:
+    if (reason := session.refusal(case, implementation)) is not None:
+        raise Unclaimed(reason)
 
 
 def load_laws() -> dict[str, Law]:

@@ -109,8 +109,8 @@ def _structure(
     value_size = draw(_at_most(SIZE_TABLE, value_limit, "head_sizes"))
     if model:
         sizes = [x for x in MODEL_SIZES if _claimed(x, None, "head_sizes")]
-        large = head_size >= 64 and tokens * sizes[-1] <= BUDGET
-        head_size = value_size = sizes[-1] if large else sizes[0]
+        if fitting := [x for x in sizes if tokens * x <= BUDGET]:
+            head_size = value_size = fitting[-1 if head_size >= 64 else 0]
     room = BUDGET // (tokens * max(head_size, value_size))
     room = min(room, STATE_BUDGET // (members * head_size * value_size))
     heads = draw(_at_most((1, 1, 1, 2, 2, 2, 3, 3, 5), room))

@@ -13,7 +13,8 @@ from properties import session, truth
 from properties.case import Case
 from properties.editing import PER_HEAD, map_tokens, place_is_nothing, with_arrays
 from properties.implementations import Implementation, TorchOperators
-from properties.law import NOTHING, law, run
+from properties.implementations.tensors import to_array
+from properties.law import NOTHING, forward, law, run
 from properties.strategies import cases
 from properties.verdict import STATES, judge, judge_bits
 
@@ -41,9 +42,8 @@ def test_the_graph_can_be_used_again(case: Case, implementation: Implementation)
     """
     if not isinstance(implementation, TorchOperators):
         return NOTHING
-    inputs = truth.inputs_of(case)
     other = truth.inputs_of(replace(case, seed=case.seed ^ 0xD0))
-    graph, fresh = (implementation.forward(case, inputs, session.device()) for _ in range(2))
+    graph, fresh = (forward(case, implementation) for _ in range(2))
     adjoints = graph.adjoints
     others = {name: _like(x, other[name]) for name, x in adjoints.items()}
     once = graph.gradients(adjoints, keep=True)
@@ -60,15 +60,18 @@ def _like(x: torch.Tensor, array: np.ndarray) -> torch.Tensor:
 @law(cases)
 def test_calls_in_flight_are_independent(case: Case, implementation: Implementation) -> object:
     """Two forwards, then the backward of the first and of the second, as two layers of a model
-    have them: each gets the bits of the call alone, and what was returned stays as it was.
+    have them: each gets the bits of the call alone, and what was returned, gradients too, stays as
+    it was.
     """
     if not isinstance(implementation, TorchOperators):
         return NOTHING
-    both = [(one, truth.inputs_of(one)) for one in (case, replace(case, seed=case.seed ^ 0xF1))]
-    alone = [run(one, implementation, inputs) for one, inputs in both]
-    graphs = [implementation.forward(one, inputs, session.device()) for one, inputs in both]
-    for (one, _), graph, expected in zip(both, graphs, alone, strict=True):
-        judge_bits(one, graph.results(), expected, "those of the call alone")
+    both = case, replace(case, seed=case.seed ^ 0xF1)
+    alone = [run(one, implementation) for one in both]
+    graphs = [forward(one, implementation) for one in both]
+    found = [graph.backward(graph.adjoints) for graph in graphs]
+    for one, graph, gradients, expected in zip(both, graphs, found, alone, strict=True):
+        results = graph.outputs() | {name: to_array(x) for name, x in gradients.items()}
+        judge_bits(one, results, expected, "those of the call alone")
     return None
 
 

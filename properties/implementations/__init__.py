@@ -58,15 +58,16 @@ def _check(name: str, found: object) -> None:
     for method in ("decodes", "refuses", "precision", "run", "versions", "with_other_policy"):
         if not callable(getattr(found, method, None)):
             raise ValueError(f"implementation: {name!r} has no method {method}")
-    sizes = range(RANGES["head_size"][0], RANGES["head_size"][1] + 1)
-    known = {"dtypes": CHOICES["dtype"], "chunk_sizes": CHOICES["chunk_size"], "head_sizes": sizes}
+    types, chunks = CHOICES["dtype"], CHOICES["chunk_size"]
+    known = {"dtypes": types, "chunk_sizes": chunks, "head_sizes": range(*RANGES["head_size"])}
     for what, values in known.items():
         kept = getattr(found, what, None)
-        wanted = str(values) if what == "head_sizes" else f"some of {values}"
         plain = isinstance(kept, Collection) and not isinstance(kept, str)
-        if kept is not None and not (plain and kept and all(x in values for x in kept)):
+        # More sizes than are ever drawn are no mistake; a type of another name is one.
+        right = plain and (any if what != "dtypes" else all)(x in values for x in kept)
+        if kept is not None and not (right and kept):
             raise ValueError(
-                f"implementation: {name!r} has {what} = {kept!r}, wanted {wanted} or None"
+                f"implementation: {name!r} has {what} = {kept!r}, wanted some of {values} or None"
             )
 
 

@@ -30,7 +30,7 @@ class Implementation(Protocol):
     checks_arguments: bool  # whether it promises to refuse bad input by name, as rewy does
 
     def decodes(self, case: Case) -> bool:
-        """Whether it has a token-by-token form for this case."""
+        """Whether it has a token-by-token form for this case, whose results have gradients."""
 
     def refuses(self, case: Case, device: str) -> str | None:
         """Why it makes no claim for this case on this device; None where it does."""
@@ -108,13 +108,24 @@ class Graph:
 
     def results(self) -> Results:
         """o, ht if it was asked for, and the gradients of what requires them."""
+        return self.outputs() | self.gradients(self.adjoints)
+
+    def outputs(self) -> Results:
+        """o, and ht if it was asked for."""
         returned = {"o": self.o, "ht": self.ht}
-        found = {name: to_array(x) for name, x in returned.items() if x is not None}
-        return found | self.gradients(self.adjoints)
+        return {name: to_array(x) for name, x in returned.items() if x is not None}
 
     def gradients(self, adjoints: Mapping[str, torch.Tensor], keep: bool = False) -> Results:
-        """The backward from do and dht, as far as they are there; ``keep``: not the last one.
-        Zeros, where what was returned depends on no argument.
+        """As :meth:`backward`, in arrays."""
+        return {name: to_array(x) for name, x in self.backward(adjoints, keep).items()}
+
+    def backward(
+        self, adjoints: Mapping[str, torch.Tensor], keep: bool = False
+    ) -> dict[str, torch.Tensor]:
+        """Gradients from do and dht, as far as they are there; ``keep``: not the last backward.
+
+        Zeros of what the results do not depend on; none at all where they depend on nothing, unless
+        there is no token.
 
         Raises:
             AssertionError: a gradient has not the shape and type of its argument.
@@ -125,7 +136,10 @@ class Graph:
         if not (pairs and wanted):
             return {}
         found = [None] * len(wanted)
-        if pairs := [(y, x) for y, x in pairs if y.requires_grad]:
+        pairs = [(y, x) for y, x in pairs if y.requires_grad]
+        if not pairs and self.o.numel():
+            return {}
+        if pairs:
             outputs, seeds = zip(*pairs, strict=True)
             with self.within():
                 found = torch.autograd.grad(
@@ -139,7 +153,7 @@ class Graph:
                     f"the gradient of {name} is {list(zero.shape)} {zero.dtype}, "
                     f"its argument {list(leaf.shape)} {leaf.dtype}"
                 )
-            results[quantity(name)] = to_array(zero)
+            results[quantity(name)] = zero
         return results
 
 
@@ -168,7 +182,8 @@ class TorchOperators:
     def lacks(self, case: Case) -> str | None:
         """What the case asks for that is not claimed: a size or type beside those that are named,
         an operator that the module has not, an argument that its function does not take. Functions
-        are not looked at where ``call`` is overridden, which may rename and drop.
+        are not looked at where ``call`` is overridden, which may rename and drop; one with
+        ``**kwargs`` is taken to take all.
         """
         sizes = (("head_sizes", case.head_size), ("head_sizes", case.value_size))
         for what, value in (("dtypes", case.dtype), ("chunk_sizes", case.chunk_size), *sizes):
@@ -177,23 +192,30 @@ class TorchOperators:
                 return f"{value} is not among its {what}"
         if type(self).call is not TorchOperators.call:
             return None
-        function = getattr(self.module, f"chunk_{case.operator}", None)
+        return self._not_taken(f"chunk_{case.operator}", {"chunk_size"}, case)
+
+    def _not_taken(self, name: str, more: set[str], case: Case) -> str | None:
+        """What a function of the module does not take of the case's arguments and ``more``."""
+        function = getattr(self.module, name, None)
         if function is None:
-            return f"it has no chunk_{case.operator}"
+            return f"it has no {name}"
         try:
             taken = inspect.signature(function).parameters
         except (TypeError, ValueError):  # of what is not written in Python
             return None
         if any(x.kind is inspect.Parameter.VAR_KEYWORD for x in taken.values()):
             return None
-        given = {*_flags(case), *_renamed(case.shapes()), "chunk_size"} - {"do", "dht"}
+        given = {*_flags(case), *_renamed(case.shapes()), *more} - {"do", "dht"}
         given |= {"cu_seqlens"} if case.packed else set()
         if missing := sorted(given - taken.keys()):
-            return f"chunk_{case.operator} takes no {', '.join(missing)}"
+            return f"{name} takes no {', '.join(missing)}"
         return None
 
     def decodes(self, case: Case) -> bool:
-        return hasattr(self.module, f"fused_recurrent_{case.operator}")
+        name = f"fused_recurrent_{case.operator}"
+        if type(self).call is not TorchOperators.call:
+            return hasattr(self.module, name)
+        return self._not_taken(name, set(), case) is None
 
     def precision(self, case: Case) -> Precision:
         return Precision.float64() if case.dtype == "float64" else Precision.float32()
@@ -233,7 +255,9 @@ class TorchOperators:
             o, ht = self.call(case, leaves, options, token_by_token=token_by_token)
         state_type = torch.float64 if case.dtype == "float64" else torch.float32
         for name, x, kind in (("o", o, tensors["q"].dtype), ("ht", ht, state_type)):
-            if (x is not None or final_state) and x.dtype != kind:
+            if x is None and (final_state or name == "o"):
+                raise AssertionError(f"{name} is missing")
+            if x is not None and x.dtype != kind:
                 raise AssertionError(f"{name} is {x.dtype}, not {kind}")
         adjoints = {
             name: place(inputs[name], name, inputs.dtypes[name], case, device)

@@ -48,5 +48,5 @@ def place(array: np.ndarray, name: str, dtype: str, case: Case, device: str) -> 
 
 
 def to_array(tensor: Tensor) -> np.ndarray:
-    """A result as float64, wherever it lies."""
-    return tensor.detach().to("cpu").to(torch.float64).contiguous().numpy()
+    """A result as float64, wherever it lies; a copy, since its memory may be written again."""
+    return tensor.detach().to("cpu", torch.float64, copy=True).contiguous().numpy()
