@@ -24,7 +24,8 @@ def test_split_equals_whole(case: Case, implementation: Implementation) -> float
 
     The parts' chunks are not the whole's, so the budget is the whole's and the parts' together.
     """
-    case = replace(case, parameter_dtype=None)  # their gradients are summed, each part's rounded
+    # Parameters' gradients are sums of the parts': narrow ones would carry a rounding a part.
+    case = replace(case, parameter_dtype=None)
     inputs, precision = truth.inputs_of(case), implementation.precision(case)
     first_case = replace(case, lengths=(case.cut,) * case.B, cut=0)
     second_case = replace(

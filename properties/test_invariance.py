@@ -96,7 +96,8 @@ def test_batch_permutation_moves_the_results(case: Case, implementation: Impleme
 @law(partial(cases, packed=True))
 def test_packed_equals_separate(case: Case, implementation: Implementation) -> None:
     """Each member of a pack alone, joined again, judged by the pack's truth and budget."""
-    case = replace(case, parameter_dtype=None)  # their gradients are summed, each part's rounded
+    # Parameters' gradients are sums of the parts': narrow ones would carry a rounding a part.
+    case = replace(case, parameter_dtype=None)
     inputs = truth.inputs_of(case)
     results = [run(*_swap(unpack(case, inputs, n), implementation)) for n in range(case.N)]
     joined = {}
